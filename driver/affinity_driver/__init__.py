@@ -1,0 +1,1 @@
+"""A mock NIC/FPGA DRA driver: the code that driver authors copy."""

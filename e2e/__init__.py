@@ -1,0 +1,1 @@
+"""Clusters for tests and demos, and the end-to-end scenarios."""

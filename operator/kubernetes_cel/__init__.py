@@ -1,0 +1,1 @@
+"""Kubernetes CEL for Python."""

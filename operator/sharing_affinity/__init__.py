@@ -1,0 +1,1 @@
+"""Sharing affinity (KEP-5981) for stock Kubernetes."""
