@@ -1,0 +1,75 @@
+"""pytest fixtures: one control plane and one two-node cluster per test session, a namespace per test.
+
+Clusters of a session are called `pytest-<pid>` so that sessions run side by side; those of sessions
+that were killed are taken down by the next one. `E2E_ATTACH=NAME` uses a running cluster instead
+(`python -m e2e up --name NAME`), which saves seconds per run while developing; it is left running, with
+the tests' namespaces deleted.
+"""
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import local, paths
+from e2e.cluster import Cluster
+from e2e.errors import ApiError
+
+CRDS = Path(__file__).parent.parent / "crds"
+
+
+def _sweep() -> None:
+    """Take down the clusters of sessions that are no more."""
+    for folder in paths.clusters_dir().iterdir():
+        owner = re.fullmatch(r"pytest-[a-z]+-(\d+)", folder.name)
+        if owner and not Path(f"/proc/{owner[1]}").exists():
+            local.down(folder.name)
+
+
+def _session_cluster(options: local.Options) -> Iterator[Cluster]:
+    attached = os.environ.get("E2E_ATTACH")
+    if attached:
+        cluster = local.attach(attached)
+        cluster.apply(*sorted(CRDS.glob("sharingaffinity.dev_*.yaml")))
+        yield cluster
+        return
+    _sweep()
+    cluster = local.up(options)
+    try:
+        cluster.apply(*sorted(CRDS.glob("sharingaffinity.dev_*.yaml")))
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[Cluster]:
+    """etcd, API server, scheduler and the controllers that claims need, on loopback; our CRDs are applied.
+
+    No nodes: make them with `Cluster.add_node`. Shared by the session: use a namespace per test, and
+    own names for cluster-scoped objects.
+    """
+    yield from _session_cluster(local.Options(name=f"pytest-cp-{os.getpid()}", nodes=0))
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh namespace on the session's cluster (the two-node one where the test uses it); deleted
+    afterwards.
+    """
+    real = "two_nodes" in request.fixturenames
+    cluster: Cluster = request.getfixturevalue("two_nodes" if real else "control_plane")
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    try:
+        local.wait_usable(cluster, name)
+        yield name
+    finally:
+        try:
+            cluster.request("DELETE", f"/api/v1/namespaces/{name}", {"propagationPolicy": "Background"})
+        except ApiError as error:
+            if error.status != 404:
+                raise
