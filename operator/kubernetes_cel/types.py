@@ -1,0 +1,155 @@
+"""Static types: what the checker reasons with, and what `type(x)` returns at run time.
+
+A type is a kind, a name and parameters. Two types are equal when all three are; names matter for objects,
+opaque types and type parameters. Source of the rules: the CEL language definition (gradual typing), as cel-go
+applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+DYN, ANY, ERROR, TYPE_PARAM = "dyn", "any", "error", "type_param"
+NULL, BOOL, INT, UINT, DOUBLE, STRING, BYTES = "null", "bool", "int", "uint", "double", "string", "bytes"
+DURATION, TIMESTAMP, LIST, MAP, TYPE, STRUCT, OPAQUE = (
+    "duration",
+    "timestamp",
+    "list",
+    "map",
+    "type",
+    "struct",
+    "opaque",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """`kind` is one of the constants above, `name` the run-time type name, `params` the type parameters."""
+
+    kind: str
+    name: str
+    params: tuple[Type, ...] = ()
+
+    def __str__(self) -> str:
+        """As upstream prints declared types: `list(string)`, `google.protobuf.Timestamp`, `<T>`."""
+        if self.kind == TYPE_PARAM:
+            return f"<{self.name}>"
+        if not self.params:
+            return self.name
+        return f"{self.name}({', '.join(map(str, self.params))})"
+
+
+_SHORT = {ANY: "any", DURATION: "duration", ERROR: "!error!", NULL: "null", TIMESTAMP: "timestamp"}
+
+
+def format_type(t: Type) -> str:
+    """As the checker's messages print types: like `str`, with short names for well-known types."""
+    if t.kind in _SHORT:
+        return _SHORT[t.kind]
+    if not t.params:
+        return t.name
+    return f"{t.name}({', '.join(format_type(p) for p in t.params)})"
+
+
+dyn = Type(DYN, "dyn")
+any_ = Type(ANY, "google.protobuf.Any")
+error = Type(ERROR, "error")
+null = Type(NULL, "null_type")
+bool_ = Type(BOOL, "bool")
+int_ = Type(INT, "int")
+uint = Type(UINT, "uint")
+double = Type(DOUBLE, "double")
+string = Type(STRING, "string")
+bytes_ = Type(BYTES, "bytes")
+duration = Type(DURATION, "google.protobuf.Duration")
+timestamp = Type(TIMESTAMP, "google.protobuf.Timestamp")
+type_ = Type(TYPE, "type")
+
+
+def list_of(element: Type) -> Type:
+    """list(element)."""
+    return Type(LIST, "list", (element,))
+
+
+def map_of(key: Type, value: Type) -> Type:
+    """map(key, value)."""
+    return Type(MAP, "map", (key, value))
+
+
+def optional_of(value: Type) -> Type:
+    """optional_type(value)."""
+    return Type(OPAQUE, "optional_type", (value,))
+
+
+def type_of_type(value: Type) -> Type:
+    """type(value): the type of a type expression."""
+    return Type(TYPE, "type", (value,))
+
+
+def opaque(name: str, *params: Type) -> Type:
+    """An opaque type of a library, such as `net.IP`."""
+    return Type(OPAQUE, name, params)
+
+
+def struct(name: str) -> Type:
+    """An object type; its fields, if it has any, are in the environment's `fields` table."""
+    return Type(STRUCT, name)
+
+
+def param(name: str) -> Type:
+    """A type parameter of an overload, such as `T`."""
+    return Type(TYPE_PARAM, name)
+
+
+list_dyn = list_of(dyn)
+map_dyn = map_of(dyn, dyn)
+
+
+def is_dyn(t: Type) -> bool:
+    """Whether the type says nothing."""
+    return t.kind == DYN or t.kind == ANY
+
+
+def is_dyn_or_error(t: Type) -> bool:
+    """Whether the type says nothing, or an error was already reported for it."""
+    return t.kind == DYN or t.kind == ANY or t.kind == ERROR
+
+
+def unwrap_optional(t: Type) -> tuple[Type, bool]:
+    """The value type of an optional type and True, else the type itself and False."""
+    if t.kind == OPAQUE and t.name == "optional_type":
+        return t.params[0], True
+    return t, False
+
+
+def param_names(types: Iterator[Type] | tuple[Type, ...]) -> list[str]:
+    """Names of all type parameters in the given types, each once, in order of appearance."""
+    found: dict[str, None] = {}
+    todo = list(types)[::-1]
+    while todo:
+        t = todo.pop()
+        if t.kind == TYPE_PARAM:
+            found[t.name] = None
+        todo.extend(t.params[::-1])
+    return list(found)
+
+
+def replace_params(t: Type, replacement: Callable[[str], Type]) -> Type:
+    """The type with each type parameter replaced."""
+    if t.kind == TYPE_PARAM:
+        return replacement(t.name)
+    if not t.params:
+        return t
+    return Type(t.kind, t.name, tuple(replace_params(p, replacement) for p in t.params))
+
+
+def is_equivalent(a: Type, b: Type) -> bool:
+    """Equality that ignores the names of type parameters."""
+    if a == b:
+        return True
+    if a.kind != b.kind or len(a.params) != len(b.params):
+        return False
+    if a.kind != TYPE_PARAM and a.name != b.name:
+        return False
+    return all(is_equivalent(p, q) for p, q in zip(a.params, b.params, strict=True))
