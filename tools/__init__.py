@@ -1,0 +1,1 @@
+"""Programs of this repository for its own development: set-up, tests, lock file. Not part of any package."""
