@@ -1,0 +1,104 @@
+"""Files that are either the old ones or the new ones, whatever happens in between.
+
+Everything the driver must not forget goes through ``Disk.write``: temporary file in the same directory,
+fsync, rename, fsync of the directory. It is a class so that a test can put a kill between any two of these
+steps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def _nothing(step: str, path: Path) -> None:
+    """The default of ``Disk.before``."""
+
+
+class Disk:
+    """Durable writes and removals.
+
+    ``before`` is called ahead of each system call that changes something, with the step's name and the path.
+    """
+
+    def __init__(self, before: Callable[[str, Path], None] = _nothing) -> None:
+        self._before = before
+
+    def read(self, path: Path) -> bytes | None:
+        """The file's bytes, or None where there is no such file."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: Path, data: bytes, mode: int = 0o600) -> None:
+        """Replace ``path`` by ``data`` atomically and durably; ``mode`` is set whatever the umask says."""
+        temporary = path.with_name(f"spec.{path.name}.{os.getpid()}.tmp")
+        self._before("create", temporary)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(descriptor, mode)
+            self._before("write", temporary)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            self._before("fsync", temporary)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._before("rename", path)
+        temporary.rename(path)
+        self._sync_directory(path.parent)
+
+    def remove(self, path: Path) -> bool:
+        """Remove ``path`` durably; False where it was not there."""
+        self._before("unlink", path)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        self._sync_directory(path.parent)
+        return True
+
+    def move(self, path: Path, target: Path) -> None:
+        """Rename within one directory, durably."""
+        self._before("rename", target)
+        path.rename(target)
+        self._sync_directory(target.parent)
+
+    def sweep_temporaries(self, directory: Path, prefix: str = "") -> list[Path]:
+        """Remove what writers killed in mid-write of files with ``prefix`` left in ``directory``; nothing
+        else.
+        """
+        swept = []
+        for path in sorted(directory.glob(f"spec.{prefix}*.tmp")):
+            if _writer_is_gone(path):
+                self.remove(path)
+                swept.append(path)
+        return swept
+
+    def _sync_directory(self, directory: Path) -> None:
+        self._before("fsync", directory)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _writer_is_gone(temporary: Path) -> bool:
+    """Whether the process whose id the temporary file carries no longer runs (or is this one)."""
+    try:
+        pid = int(temporary.name.removesuffix(".tmp").rpartition(".")[2])
+    except ValueError:
+        return False
+    if pid == os.getpid():
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

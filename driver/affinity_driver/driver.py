@@ -1,0 +1,182 @@
+"""One running driver, put together: read claims, keep state, serve the kubelet, publish the pool.
+
+The order of starting matters. State is brought in line before anything is served; the DRAPlugin listens
+before the registration socket appears, since the kubelet dials it at once; slices are published when the
+kubelet has accepted us, so that no device is offered that could not be prepared. Stopping is the reverse,
+and what is published stays.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from .cdi import CdiDirectory
+from .claims.errors import IncompatibleError
+from .claims.read import read_claim
+from .claims.resolve import Resolver
+from .disk import Disk
+from .hardware import MockDevices, boot_id
+from .kube import Api
+from .kubeletplugin.registrar import Registrar
+from .kubeletplugin.server import UnixServer
+from .kubeletplugin.service import SERVICE_V1, ClaimRef, DRAPlugin
+from .kubeletplugin.sockets import Instance, plugin_socket, registration_socket
+from .metrics import Metrics
+from .profiles import PROFILES, ProfileOptions
+from .publish.controller import Publisher, PublisherOptions
+from .publish.desired import Device, Fence, Pool
+from .state.device_state import DeviceState, PreparedDevice
+from .state.model import NodeState
+
+THREADS = 256
+"""gRPC calls in progress: one per pod that is starting or ending on the node, far more than a node has."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """All that can be chosen on the command line. Folders are as the kubelet sees them."""
+
+    profile: str
+    node: str
+    kubelet_root: Path
+    cdi: Path
+    driver: str | None = None
+    instance: str = "driver"
+    fence: Fence = Fence.TAINT
+    affinity: bool = True
+    publish: bool = True
+    wait_for_kubelet: bool = True
+    profile_options: ProfileOptions = field(default_factory=ProfileOptions)
+    publisher: PublisherOptions = field(default_factory=PublisherOptions)
+    grace: float = 10.0
+
+
+class Driver:
+    """A driver for one kind of hardware on one node."""
+
+    def __init__(self, options: DriverOptions, api: Api, disk: Disk | None = None) -> None:
+        self.options = options
+        disk = disk or Disk()
+        kind = PROFILES[options.profile]
+        self.name = options.driver or kind.driver
+        self.directory = options.kubelet_root / "plugins" / self.name
+        boot = boot_id()
+        seconds = options.profile_options.program_seconds
+        hardware = MockDevices(
+            self.directory / "hardware",
+            boot,
+            kind.program_seconds if seconds is None else seconds,
+            kind.survives_reboot,
+            disk,
+        )
+        self.profile = kind(options.profile_options, hardware)
+        self._api = api
+        self._cdi = CdiDirectory(options.cdi, self.name, kind.name, disk)
+        self.state = DeviceState(self.directory, self.profile, self._cdi, boot, disk)
+        self._resolver = Resolver(self.name, options.node, self.profile)
+        keys = [extractor.name for extractor in self.profile.extractors()]
+        self.metrics = Metrics(self.name, keys)
+        self._node_uid: str | None = None
+        self._publisher = Publisher(api, self._pool, self.metrics, options.publisher)
+        self._publishing = threading.Event()
+        registry = options.kubelet_root / "plugins_registry"
+        self.endpoint = plugin_socket(self.directory, options.instance)
+        self.registration = registration_socket(registry, self.name, options.instance)
+        self._instance = Instance(self.directory, options.instance, [self.endpoint, self.registration])
+        self.registrar = Registrar(self.name, self.endpoint, [SERVICE_V1], self._publish)
+        self.plugin = DRAPlugin(self, self.metrics)
+        self._servers: list[UnixServer] = []
+        self._log = structlog.get_logger("affinity_driver")
+
+    def start(self) -> None:
+        """Start everything. Raises OSError or RuntimeError where folders or sockets cannot be had."""
+        for folder in (self.directory, self.registration.parent, self.options.cdi):
+            folder.mkdir(parents=True, exist_ok=True)
+        swept = self._instance.claim()
+        if swept:
+            self._log.info("removed sockets of killed instances", sockets=[str(path) for path in swept])
+        self._count(self.state.start(frozenset(self.devices())))
+        plugin = UnixServer(self.endpoint, self.plugin.handlers(), THREADS)
+        registrar = UnixServer(self.registration, self.registrar.handlers(), 4)
+        for server in (plugin, registrar):
+            server.start()
+            self._servers.append(server)
+        self._log.info(
+            "serving", driver=self.name, node=self.options.node, registration=str(self.registration)
+        )
+        if not self.options.wait_for_kubelet:
+            self._publish()
+
+    def stop(self) -> None:
+        """Stop: no new calls, work in progress finished, sockets removed; slices and prepared claims stay."""
+        self._publisher.stop()
+        for server in reversed(self._servers):
+            server.stop(self.options.grace)
+        if not self.plugin.drain(self.options.grace):
+            self._log.warning("work in progress is left to the next start")
+        self._instance.release()
+
+    def devices(self) -> dict[str, Device]:
+        """The pool's devices by name."""
+        return {device.name: device for device in self.profile.devices()}
+
+    def prepare(self, claim: ClaimRef, seconds: float) -> Sequence[PreparedDevice]:
+        """See ``kubeletplugin.service.Plugin``."""
+        body = read_claim(self._api, claim.namespace, claim.name, claim.uid, seconds)
+        devices = self.devices()
+        wanted = self._resolver.resolve(body, frozenset(devices))
+        try:
+            return self.state.prepare(wanted, devices)
+        except IncompatibleError as error:
+            self.metrics.rejected(error.key)
+            raise
+        finally:
+            self._count(self.state.snapshot())
+
+    def unprepare(self, claim: ClaimRef) -> None:
+        """See ``kubeletplugin.service.Plugin``."""
+        try:
+            self.state.unprepare(claim.uid)
+        finally:
+            self._count(self.state.snapshot())
+
+    def _count(self, state: NodeState) -> None:
+        self.metrics.prepared(state, self.state.recovered)
+
+    def _publish(self) -> None:
+        """Start publishing, once; later registrations (the kubelet restarted and wiped) ask for a pass at
+        once.
+        """
+        if not self.options.publish:
+            return
+        if self._publishing.is_set():
+            self._publisher.wake()
+            return
+        self._publishing.set()
+        self._publisher.start()
+
+    def _pool(self) -> Pool:
+        """What to publish now. Raises ApiError while the Node cannot be read."""
+        if self._node_uid is None:
+            self._node_uid = self._api.get(f"/api/v1/nodes/{self.options.node}")["metadata"]["uid"]
+        return Pool(
+            driver=self.name,
+            name=self.options.node,
+            node=self.options.node,
+            node_uid=self._node_uid,
+            devices=tuple(self.profile.devices()),
+            extractors=tuple(self.profile.extractors()) if self.options.affinity else (),
+            fence=self.options.fence if self.options.affinity else Fence.NONE,
+        )
+
+
+def instance_name() -> str:
+    """This process's name among instances: the pod's UID, else something no other process has."""
+    return os.environ.get("POD_UID") or f"{os.getpid()}-{time.monotonic_ns():x}"

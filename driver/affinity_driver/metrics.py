@@ -1,0 +1,131 @@
+"""Counters and gauges of one driver process, in a registry of its own; all series exist from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from .state.model import NodeState
+
+OUTCOMES = ("ok", "error", "claim", "config", "incompatible", "busy", "hardware", "internal")
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
+
+
+class Metrics:
+    """What the driver counts. Implements ``CallObserver`` and ``PublishObserver``."""
+
+    def __init__(self, driver: str, keys: Sequence[str]) -> None:
+        self.registry = CollectorRegistry()
+        self._driver = driver
+        prefix = "affinity_driver"
+        self._calls = Counter(
+            f"{prefix}_claims_total", "Claims by operation and outcome.",
+            ["driver", "operation", "outcome"], registry=self.registry,
+        )  # fmt: skip
+        self._seconds = Histogram(
+            f"{prefix}_claim_duration_seconds", "From the call to its answer, per claim.",
+            ["driver", "operation"], buckets=BUCKETS, registry=self.registry,
+        )  # fmt: skip
+        self._rejections = Counter(
+            f"{prefix}_affinity_rejections_total", "Prepares refused for another value of the key.",
+            ["driver", "key"], registry=self.registry,
+        )  # fmt: skip
+        self._prepared = Gauge(
+            f"{prefix}_prepared_claims",
+            "Claims in the checkpoint.",
+            ["driver", "phase"],
+            registry=self.registry,
+        )
+        self._generation = Gauge(
+            f"{prefix}_pool_generation", "Generation that is published.", ["driver"], registry=self.registry
+        )
+        self._slices = Gauge(
+            f"{prefix}_slices_published",
+            "Objects of the pool, both kinds.",
+            ["driver"],
+            registry=self.registry,
+        )
+        self._writes = Counter(
+            f"{prefix}_slice_writes_total", "Writes of slices.", ["driver"], registry=self.registry
+        )
+        self._failures = Counter(
+            f"{prefix}_publish_failures_total",
+            "Publishing passes that failed.",
+            ["driver"],
+            registry=self.registry,
+        )
+        self._published = Gauge(
+            f"{prefix}_last_publish_timestamp_seconds", "When a publishing pass last ended well.",
+            ["driver"], registry=self.registry,
+        )  # fmt: skip
+        self._dropped = Counter(
+            f"{prefix}_dropped_fields_total", "Fields that the API server dropped from slices.",
+            ["driver", "resource"], registry=self.registry,
+        )  # fmt: skip
+        self._recovered = Gauge(
+            f"{prefix}_checkpoints_set_aside", "Unreadable checkpoints since the start.",
+            ["driver"], registry=self.registry,
+        )  # fmt: skip
+        for operation in ("prepare", "unprepare"):
+            self._seconds.labels(driver, operation)
+            for outcome in OUTCOMES:
+                self._calls.labels(driver, operation, outcome)
+        for key in (*keys, ""):
+            self._rejections.labels(driver, key)
+        for phase in ("Started", "Completed"):
+            self._prepared.labels(driver, phase)
+        for resource in ("resourceslices", "sharingaffinityslices"):
+            self._dropped.labels(driver, resource)
+        for metric in (
+            self._generation,
+            self._slices,
+            self._writes,
+            self._failures,
+            self._published,
+            self._recovered,
+        ):
+            metric.labels(driver)
+
+    def call(self, operation: str, outcome: str, seconds: float) -> None:
+        """See ``CallObserver``."""
+        self._calls.labels(self._driver, operation, outcome).inc()
+        self._seconds.labels(self._driver, operation).observe(seconds)
+
+    def rejected(self, key: str | None) -> None:
+        """A prepare was refused; ``key`` is the affinity key that differs, None for another reason."""
+        self._rejections.labels(self._driver, key or "").inc()
+
+    def prepared(self, state: NodeState, recovered: int) -> None:
+        """What the checkpoint holds now."""
+        phases = [claim.phase.value for claim in state.claims.values()]
+        for phase in ("Started", "Completed"):
+            self._prepared.labels(self._driver, phase).set(phases.count(phase))
+        self._recovered.labels(self._driver).set(recovered)
+
+    def published(self, generation: int, slices: int, writes: int) -> None:
+        """See ``PublishObserver``."""
+        self._generation.labels(self._driver).set(generation)
+        self._slices.labels(self._driver).set(slices)
+        self._writes.labels(self._driver).inc(writes)
+        self._published.labels(self._driver).set_to_current_time()
+
+    def publish_failed(self) -> None:
+        """See ``PublishObserver``."""
+        self._failures.labels(self._driver).inc()
+
+    def dropped_fields(self, collection: str, paths: Sequence[str]) -> None:
+        """See ``PublishObserver``."""
+        self._dropped.labels(self._driver, collection.rpartition("/")[2]).inc(len(paths))
+
+
+def serve(metrics: Metrics, address: str, port: int) -> Callable[[], None]:
+    """Serve ``/metrics`` over HTTP; returns what stops it. Raises OSError where the port is taken."""
+    server, thread = start_http_server(port, addr=address, registry=metrics.registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)
+
+    return stop

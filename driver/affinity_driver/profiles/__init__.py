@@ -1,0 +1,10 @@
+"""The kinds of hardware this driver plays. A new kind is one module here and its line in ``PROFILES``."""
+
+from __future__ import annotations
+
+from .base import Profile, ProfileOptions
+from .nic import NicProfile
+
+PROFILES: dict[str, type[Profile]] = {"nic": NicProfile}
+
+__all__ = ["PROFILES", "NicProfile", "Profile", "ProfileOptions"]

@@ -1,0 +1,245 @@
+"""The loop that keeps the API server at what the driver offers.
+
+One thread lists, plans and writes; one watch thread per resource wakes it when something of ours changes:
+the kubelet's wipe, somebody's edit, our own writes (which then find nothing to do). A resync covers what a
+watch misses. Errors are never fatal here: they are logged, counted, and tried again with back-off.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from affinity_driver.json_types import JsonObject
+from affinity_driver.kube import Api, ApiError
+
+from .desired import METADATA_SLICES, RESOURCE_SLICES, Fence, Member, Pool, members
+from .diff import Verb, Write, fence_ages, keep_fence_age, plan, unfenced_in_use
+from .semantic import differences, gates_of
+from .validate import problems
+
+WATCH_SECONDS = 300
+MAX_BACKOFF = 60.0
+COALESCE = 0.05
+
+
+class PublishObserver(Protocol):
+    """Who wants to know what publishing did: the metrics."""
+
+    def published(self, generation: int, slices: int, writes: int) -> None:
+        """A pass ended well; ``writes`` is 0 when nothing had to change."""
+        ...
+
+    def publish_failed(self) -> None:
+        """A pass ended with an error and will be tried again."""
+        ...
+
+    def dropped_fields(self, collection: str, paths: Sequence[str]) -> None:
+        """The API server stored an object without some of its fields."""
+        ...
+
+
+class DroppedFieldsError(Exception):
+    """The API server accepted an object and dropped fields of it, as it does when their feature is off.
+
+    ``paths`` are the dropped fields, ``gates`` the feature gates that would explain it.
+    """
+
+    def __init__(self, collection: str, name: str, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        self.gates = tuple(gates_of(list(paths)))
+        because = f"; feature gate {', '.join(self.gates)} seems to be off" if self.gates else ""
+        kind = collection.rpartition("/")[2]
+        super().__init__(f"{kind} {name}: the API server dropped {', '.join(paths[:5])}{because}")
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherOptions:
+    """Times in seconds. ``settle`` is the wait between fencing devices that were open, and giving them
+    extractors.
+    """
+
+    resync: float = 30.0
+    settle: float = 30.0
+
+
+class Publisher:
+    """Keeps the objects of one pool published. ``pool`` is asked anew in each pass; ``wake`` asks for one."""
+
+    def __init__(
+        self,
+        api: Api,
+        pool: Callable[[], Pool],
+        observer: PublishObserver,
+        options: PublisherOptions = PublisherOptions(),
+    ) -> None:
+        self._api = api
+        self._pool = pool
+        self._observer = observer
+        self._options = options
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._fenced_since: dict[str, str] = {}
+        self._settled_at: float | None = None
+        self._as_stored: dict[tuple[str, str], tuple[JsonObject, JsonObject]] = {}
+        self._reported: set[str] = set()
+        self._log = structlog.get_logger("affinity_driver.publish")
+
+    def start(self) -> None:
+        """Start publishing and watching."""
+        self._threads = [threading.Thread(target=self._run, name="publish", daemon=True)]
+        for path in (RESOURCE_SLICES, METADATA_SLICES):
+            name = f"watch-{path.rpartition('/')[2]}"
+            self._threads.append(threading.Thread(target=self._watch, args=(path,), name=name, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop. What is published stays: deleting it would make pods unschedulable at each restart of the
+        driver.
+        """
+        self._stopping.set()
+        self._wake.set()
+        if self._threads:
+            self._threads[0].join(timeout=10)
+
+    def wake(self) -> None:
+        """Ask for a pass now."""
+        self._wake.set()
+
+    def sync(self) -> float:
+        """One pass; the seconds until the next one is due. Raises ApiError; reports DroppedFieldsError
+        itself.
+        """
+        pool = self._pool()
+        wrong = problems(pool)
+        if wrong:
+            self._report("faulty pool, not published: " + "; ".join(wrong))
+            return self._options.resync
+        existing = {path: self._list(path, pool) for path in (RESOURCE_SLICES, METADATA_SLICES)}
+        settling = self._settling(pool, existing)
+        if settling > 0:
+            pool = replace(pool, extractors=())
+        self._fenced_since.update(fence_ages(existing[RESOURCE_SLICES]))
+        wanted = [self._adopt(member) for member in members(pool)]
+        todo = plan(wanted, existing)
+        for write in todo.writes:
+            self._perform(write)
+        if todo.writes:
+            self._log.info("published", pool=pool.name, generation=todo.generation, writes=len(todo.writes))
+        self._observer.published(todo.generation, len(wanted), len(todo.writes))
+        return settling if settling > 0 else self._options.resync
+
+    def _settling(self, pool: Pool, existing: Mapping[str, Sequence[JsonObject]]) -> float:
+        """Seconds until extractors may be published (design rule H4): schedulers have to see a new fence
+        first.
+        """
+        if pool.fence is not Fence.TAINT or not pool.extractors:
+            self._settled_at = None
+            return 0.0
+        now = time.time()
+        slices = existing[RESOURCE_SLICES]
+        if unfenced_in_use(slices):
+            self._settled_at = now + self._options.settle
+            self._fenced_since.clear()
+            self._log.info("fencing devices that were open to every scheduler", settle=self._options.settle)
+        elif self._settled_at is None and not existing[METADATA_SLICES] and (ages := fence_ages(slices)):
+            # Fenced without metadata: an earlier process ended while it waited.
+            self._settled_at = max(map(_seconds, ages.values())) + self._options.settle
+        return max(0.0, self._settled_at - now) if self._settled_at is not None else 0.0
+
+    def _adopt(self, member: Member) -> Member:
+        """``member`` as the API server stored it when it last dropped fields of it; else every pass would
+        write again.
+        """
+        sent, stored = self._as_stored.get((member.collection, member.name), (None, None))
+        if stored is None or sent != member.body["spec"]:
+            return member
+        return replace(member, body={**member.body, "spec": stored})
+
+    def _list(self, collection: str, pool: Pool) -> list[JsonObject]:
+        selector = f"spec.driver={pool.driver},spec.nodeName={pool.node}"
+        items: list[JsonObject] = self._api.list(collection, {"fieldSelector": selector}).get("items") or []
+        return items
+
+    def _perform(self, write: Write) -> None:
+        path = f"{write.collection}/{write.name}"
+        if write.verb is Verb.DELETE:
+            metadata = write.body["metadata"]
+            self._api.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+            return
+        (body,) = keep_fence_age([write.body], self._fenced_since)
+        if write.verb is Verb.CREATE:
+            stored = self._api.create(write.collection, body)
+        else:
+            stored = self._api.update(path, body)
+        self._fenced_since.update(fence_ages([stored]))
+        dropped = list(differences(body["spec"], stored.get("spec"), "spec"))
+        if dropped:
+            self._as_stored[write.collection, write.name] = (
+                _sans_generation(write.body),
+                _sans_generation(stored),
+            )
+            self._observer.dropped_fields(write.collection, dropped)
+            self._report(str(DroppedFieldsError(write.collection, write.name, dropped)))
+
+    def _report(self, problem: str) -> None:
+        if problem not in self._reported:
+            self._reported.add(problem)
+            self._log.error("cannot publish as wanted", problem=problem)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                pause = self.sync()
+                failures = 0
+            except ApiError as error:
+                failures += 1
+                self._observer.publish_failed()
+                pause = 0.2 if error.code == 409 and failures < 5 else min(MAX_BACKOFF, 0.5 * 2**failures)
+                self._log.warning("publishing failed, will retry", error=str(error), seconds=pause)
+            except Exception:
+                failures += 1
+                self._observer.publish_failed()
+                pause = min(MAX_BACKOFF, 0.5 * 2**failures)
+                self._log.exception("publishing failed unexpectedly, will retry", seconds=pause)
+            if self._wake.wait(pause):
+                # Changes come in bursts: the kubelet's wipe, our own writes. One pass for all of them.
+                self._stopping.wait(min(pause, 1.0) if failures else COALESCE)
+
+    def _watch(self, collection: str) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                pool = self._pool()
+                query = {"fieldSelector": f"spec.driver={pool.driver},spec.nodeName={pool.node}"}
+                # Without a resourceVersion the watch begins with what is there: one wake-up too many, none
+                # missed.
+                for event in self._api.watch(collection, query, WATCH_SECONDS):
+                    failures = 0
+                    if self._stopping.is_set():
+                        return
+                    if event.type != "BOOKMARK":
+                        self._wake.set()
+            except ApiError as error:
+                failures += 1
+                self._log.debug("watch ended", collection=collection, error=str(error))
+            self._stopping.wait(min(MAX_BACKOFF, 0.2 * 2**failures))
+
+
+def _sans_generation(body: JsonObject) -> JsonObject:
+    spec = body["spec"]
+    return {**spec, "pool": {key: value for key, value in spec["pool"].items() if key != "generation"}}
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.fromisoformat(timestamp).timestamp()

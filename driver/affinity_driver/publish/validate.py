@@ -1,0 +1,69 @@
+"""What the API server would refuse, found before anything is written; pure.
+
+A pool is published in several writes. A refusal in the middle leaves half a generation behind, so a profile's
+mistakes are found here, all of them at once, and a faulty pool is reported and not tried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from sharing_affinity.api import names
+
+from .desired import MAX_NAME, Pool
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
+MAX_DRIVER = 63
+MAX_ATTRIBUTES = 32
+MAX_TAINTS = 16
+"""Limits of resource/v1/types.go."""
+
+
+def problems(pool: Pool) -> list[str]:
+    """Everything wrong with ``pool``, each with the name of the thing; empty for a good one."""
+    found = []
+    if len(pool.driver) > MAX_DRIVER or not _SUBDOMAIN.fullmatch(pool.driver):
+        found.append(f"driver {pool.driver!r} is no DNS subdomain of at most {MAX_DRIVER} characters")
+    if len(pool.name) > MAX_NAME or not all(_SUBDOMAIN.fullmatch(part) for part in pool.name.split("/")):
+        found.append(
+            f"pool {pool.name!r} is no '/'-separated list of DNS subdomains of at most {MAX_NAME} characters"
+        )
+    for name, times in Counter(device.name for device in pool.devices).items():
+        if times > 1:
+            found.append(f"device {name!r} is there {times} times")
+        if not _LABEL.fullmatch(name):
+            found.append(f"device {name!r} is no DNS label")
+    for device in pool.devices:
+        size = len(device.attributes) + len(device.capacity)
+        if size > MAX_ATTRIBUTES:
+            found.append(
+                f"device {device.name!r} has {size} attributes and capacities, over {MAX_ATTRIBUTES}"
+            )
+        if len(device.taints) >= MAX_TAINTS:
+            found.append(
+                f"device {device.name!r} has {len(device.taints)} taints; one place is left to the fence"
+            )
+        for name, value in device.capacity.items():
+            if device.shareable and "requestPolicy" not in value:
+                found.append(
+                    f"device {device.name!r}: capacity {name!r} lacks requestPolicy.default, so one claim takes all"
+                )
+            if not device.shareable and "requestPolicy" in value:
+                found.append(
+                    f"device {device.name!r}: capacity {name!r} has a requestPolicy, but is not shareable"
+                )
+    for name, times in Counter(extractor.name for extractor in pool.extractors).items():
+        if times > 1:
+            found.append(f"extractor {name!r} is there {times} times; the pool would be invalid")
+        if len(name) > MAX_DRIVER or not _KEY.fullmatch(name):
+            found.append(f"extractor name {name!r} is no qualified name of at most {MAX_DRIVER} characters")
+    for extractor in pool.extractors:
+        size = len(extractor.expression.encode())
+        if not 1 <= size <= names.MAX_EXPRESSION_LENGTH:
+            found.append(
+                f"extractor {extractor.name!r}: expression of {size} bytes, not 1 to {names.MAX_EXPRESSION_LENGTH}"
+            )
+    return found
