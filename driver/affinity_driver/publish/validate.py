@@ -48,9 +48,7 @@ def problems(pool: Pool) -> list[str]:
             )
         for name, value in device.capacity.items():
             if device.shareable and "requestPolicy" not in value:
-                found.append(
-                    f"device {device.name!r}: capacity {name!r} lacks requestPolicy.default, so one claim takes all"
-                )
+                found.append(f"device {device.name!r}: capacity {name!r} lacks requestPolicy.default")
             if not device.shareable and "requestPolicy" in value:
                 found.append(
                     f"device {device.name!r}: capacity {name!r} has a requestPolicy, but is not shareable"
@@ -63,7 +61,5 @@ def problems(pool: Pool) -> list[str]:
     for extractor in pool.extractors:
         size = len(extractor.expression.encode())
         if not 1 <= size <= names.MAX_EXPRESSION_LENGTH:
-            found.append(
-                f"extractor {extractor.name!r}: expression of {size} bytes, not 1 to {names.MAX_EXPRESSION_LENGTH}"
-            )
+            found.append(f"extractor {extractor.name!r}: its expression has {size} bytes")
     return found
