@@ -27,7 +27,7 @@ RECIPE = "1: CGO_ENABLED=0 -trimpath -ldflags '-s -w'"
 def output_dir(component: Component) -> Path:
     """Where the component's binaries are, or will be."""
     digest = hashlib.sha256(RECIPE.encode())
-    for name in ("go.mod", "go.sum"):
+    for name in ("go.mod", *(component.sources or ("go.sum",))):
         digest.update((component.module / name).read_bytes())
     digest.update(json.dumps([component.stamps, component.rename]).encode())
     name = f"{component.name}-{component.version}-{versions.go_architecture()}-{digest.hexdigest()[:12]}"
@@ -73,6 +73,8 @@ def _build(component: Component) -> None:
 
 
 def _tools(go: Path, component: Component, environment: Mapping[str, str]) -> list[str]:
+    if component.sources:
+        return ["."]
     text = _output([str(go), "mod", "edit", "-json"], component.module, environment)
     return [tool["Path"] for tool in json.loads(text)["Tool"]]
 

@@ -55,6 +55,16 @@ def control_plane() -> Iterator[Cluster]:
     yield from _session_cluster(local.Options(name=f"pytest-cp-{os.getpid()}", nodes=0))
 
 
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[Cluster]:
+    """A cluster with the real nodes node-a and node-b in namespaces of its own; our CRDs and the test
+    image are there.
+
+    Where the host cannot run nodes, the tests that ask for it are skipped with every missing thing named.
+    """
+    yield from _session_cluster(local.Options(name=f"pytest-two-{os.getpid()}", nodes=2))
+
+
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     """A fresh namespace on the session's cluster (the two-node one where the test uses it); deleted

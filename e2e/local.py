@@ -21,14 +21,43 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e import build, controlplane, paths, pki, processes, state, versions
+from e2e import (
+    build,
+    cgroups,
+    controlplane,
+    hostprograms,
+    images,
+    namespaces,
+    node,
+    paths,
+    pki,
+    processes,
+    state,
+    versions,
+)
 from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.controlplane import ControlPlane, Ports
 from e2e.errors import ClusterError
 from e2e.locking import exclusive
+from e2e.namespaces import Tools
 from e2e.state import State
 
-CONTROL_PLANE = ("etcd", "apiserver", "controller-manager", "scheduler")
+# In a network namespace of its own every cluster can have the well-known ports.
+NAMESPACE_PORTS = Ports(api=6443, etcd=2379, etcd_peer=2380, controller_manager=10257, scheduler=10259)
+# The API server's client certificate for kubelets has no group, and no default binding exists for its user.
+KUBELET_ACCESS = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "apiserver-to-kubelet"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "system:kubelet-api-admin",
+    },
+    "subjects": [
+        {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver-kubelet-client"}
+    ],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +80,14 @@ class LocalBackend:
     def __init__(self, folder: Path, known: State) -> None:
         self._folder = folder
         self._state = known
+        self._tools = Tools(tuple(map(Path, known.search)))
 
     def nodes(self) -> Sequence[NodePaths]:
-        return []
+        return [node.paths(self._folder, spec) for spec in self._state.nodes]
 
     def enter(self, argv: Sequence[str], env: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
-        marked = {**processes.environment(self._folder, f"entered-{Path(argv[0]).name}"), **env}
+        component = f"entered-{Path(argv[0]).name}"
+        marked = {**processes.environment(self._folder, component, self._tools.search), **env}
         command = [*self._prefix(), *argv]
         if log is not None:
             return processes.spawn(command, marked, log)
@@ -64,36 +95,66 @@ class LocalBackend:
             command, env=marked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
+    def spawn(self, component: str) -> subprocess.Popen[bytes]:
+        """Start a component from its recorded command line, without waiting for anything."""
+        env = processes.environment(self._folder, component, self._tools.search)
+        return processes.spawn([*self._prefix(), *self._command(component)], env, self._log(component))
+
     def kill(self, component: str, patience: float) -> None:
         self._command(component)
         sig = signal.SIGTERM if patience else signal.SIGKILL
         processes.stop(self._folder, processes.is_component(component), sig, patience)
 
     def start(self, component: str) -> None:
-        argv = self._command(component)
+        self._command(component)
         if any(map(processes.is_component(component), processes.find(self._folder))):
             raise ClusterError(f"{component} is running already")
-        env = processes.environment(self._folder, component)
-        process = processes.spawn([*self._prefix(), *argv], env, self._log(component))
+        process = self.spawn(component)
         if component == "apiserver":
-            cluster = attach(self._state.name)
-            _wait_ready(cluster, process, self._log(component))
+            _wait_ready(attach(self._state.name), process, self._log(component))
 
-    def reboot(self, node: str, wipe_cdi: bool) -> None:
-        raise ClusterError(f"cluster {self._state.name} has no real node {node}")
+    def reboot(self, name: str, wipe_cdi: bool) -> None:
+        spec = next((spec for spec in self._state.nodes if spec.name == name), None)
+        if spec is None:
+            raise ClusterError(f"cluster {self._state.name} has no real node {name}")
+        self.kill(f"kubelet-{name}", 0)
+        cgroups.kill(spec.cgroup)
+        processes.stop(self._folder, lambda p: p.component == f"containerd-{name}", signal.SIGKILL, 0)
+        base = node.folder(self._folder, name)
+        volatile = [base / "containerd" / "state", base / "runc", *([base / "cdi"] if wipe_cdi else [])]
+        self.inside(node.unmounts(self._folder, name, namespaces.mounted(self._folder), volatile))
+        (base / "cdi").mkdir(exist_ok=True)
+        node.new_boot_id(self._folder, name)
+        self.inside(node.mounts(self._folder, name))
+        self.start(f"containerd-{name}")
+        self.start(f"kubelet-{name}")
 
     def logs(self, component: str) -> str:
         self._command(component)
         return self._log(component).read_text(errors="replace")
 
     def load(self, archive: Path) -> None:
-        raise ClusterError(f"cluster {self._state.name} has no real nodes to load {archive} into")
+        if not self._state.nodes:
+            raise ClusterError(f"cluster {self._state.name} has no real nodes to load {archive} into")
+        ctr = str(build.output_dir(versions.CONTAINERD) / "ctr")
+        imports = []
+        for spec in self._state.nodes:
+            command = [ctr, f"--address={node.socket(spec.name)}", "--namespace=k8s.io", "images", "import"]
+            imports.append(self.enter([*command, "--local", str(archive)], {}, None))
+        for process in imports:
+            output, _ = process.communicate(timeout=120)
+            if process.returncode:
+                raise ClusterError(f"import of {archive} failed: {output.decode(errors='replace').strip()}")
 
     def down(self) -> None:
         down(self._state.name)
 
+    def inside(self, script: str) -> None:
+        """Run shell lines in the cluster's namespaces; they must succeed."""
+        self._tools.run(*self._prefix(), "sh", "-euc", script)
+
     def _prefix(self) -> list[str]:
-        return []
+        return namespaces.enter(self._folder, self._tools) if self._state.network else []
 
     def _log(self, component: str) -> Path:
         return self._folder / "log" / f"{component}.log"
@@ -121,13 +182,19 @@ def attach(name: str) -> Cluster:
 
 def up(options: Options) -> Cluster:
     """Start a cluster; one of that name is taken down first. Builds what the cache lacks."""
-    if options.nodes:
-        raise ClusterError("real nodes are not there yet: use --nodes 0")
     folder = paths.cluster_dir(options.name)
     (binaries,) = build.ensure(versions.kubernetes(options.kubernetes))
+    tools = Tools(())
+    if options.nodes:
+        build.ensure(versions.CONTAINERD, versions.CNI)
+        images.test_archive()
+        tools = Tools(tuple(hostprograms.search_path()))
     with _alone(options.name):
         _down(folder)
         try:
+            folder.mkdir(mode=0o700)
+            if options.nodes:
+                return _with_nodes(options, folder, binaries, tools)
             return _control_plane_only(options, folder, binaries)
         except BaseException:
             with uninterrupted():
@@ -145,32 +212,81 @@ def down(name: str) -> None:
 
 
 def _control_plane_only(options: Options, folder: Path, binaries: Path) -> Cluster:
-    folder.mkdir(mode=0o700)
-    address = "127.0.0.1"
-    ports = Ports(*free_ports(5))
+    plane = _plane(options, folder, binaries, "127.0.0.1", Ports(*free_ports(5)))
+    known = State(options.name, options.kubernetes, plane.url, commands=_commands(plane))
+    known.save(folder)
+    backend = LocalBackend(folder, known)
+    cluster = attach(options.name)
+    backend.spawn("etcd")
+    _wait_ready(cluster, backend.spawn("apiserver"), folder / "log" / "apiserver.log")
+    backend.spawn("controller-manager")
+    backend.spawn("scheduler")
+    wait_usable(cluster, "default")
+    known.complete = True
+    known.save(folder)
+    return cluster
+
+
+def _with_nodes(options: Options, folder: Path, binaries: Path, tools: Tools) -> Cluster:
+    with exclusive(paths.cache_dir() / "locks" / ".subnets", "another cluster is choosing its subnet"):
+        network = namespaces.create(folder, tools, 1 + options.nodes)
+    address, *node_addresses = network.addresses
+    plane = _plane(options, folder, binaries, address, NAMESPACE_PORTS)
+    nodes = [node.spec(index, ip, options.name) for index, ip in enumerate(node_addresses)]
+    commands = _commands(plane)
+    containerd, cni = build.output_dir(versions.CONTAINERD), build.output_dir(versions.CNI)
+    for spec in nodes:
+        pki.issue_node(plane.pki, spec.name, spec.address, plane.url)
+        node.write_files(folder, spec, plane.pki, cni)
+        cgroups.create(spec.cgroup)
+        commands[f"containerd-{spec.name}"] = node.containerd(folder, spec.name, containerd)
+        commands[f"kubelet-{spec.name}"] = node.kubelet(
+            folder, spec, plane.pki, binaries, options.feature_gates
+        )
+    commands["proxy"] = node.proxy(folder, nodes[0], plane.pki, binaries)
+    search = [str(containerd), *map(str, tools.search)]
+    known = State(options.name, options.kubernetes, plane.url, nodes, network, commands, search)
+    known.save(folder)
+    backend = LocalBackend(folder, known)
+    cluster = attach(options.name)
+    backend.inside("".join(node.mounts(folder, spec.name) for spec in nodes))
+    backend.spawn("etcd")
+    apiserver = backend.spawn("apiserver")
+    for spec in nodes:
+        backend.spawn(f"containerd-{spec.name}")
+    _wait_ready(cluster, apiserver, folder / "log" / "apiserver.log")
+    cluster.apply(KUBELET_ACCESS)
+    backend.spawn("controller-manager")
+    backend.spawn("scheduler")
+    for spec in nodes:
+        backend.spawn(f"kubelet-{spec.name}")
+    backend.spawn("proxy")
+    for spec in nodes:
+        socket_path = namespaces.seen_from_host(folder, node.socket(spec.name))
+        wait_for(f"containerd of {spec.name}", socket_path.exists, 30)
+    backend.load(images.test_archive())
+    wait_usable(cluster, "default")
+    for spec in nodes:
+        wait_for(f"node {spec.name} ready", functools.partial(_node_ready, cluster, spec.name), 60)
+    known.complete = True
+    known.save(folder)
+    return cluster
+
+
+def _plane(options: Options, folder: Path, binaries: Path, address: str, ports: Ports) -> ControlPlane:
+    real = options.nodes > 0
     url = f"https://{address}:{ports.api}"
-    plane = ControlPlane(
+    return ControlPlane(
         binaries=binaries,
         folder=folder,
         pki=pki.create(folder / "pki", url, controlplane.SERVICE_IP, [address]),
         address=address,
         ports=ports,
-        real_nodes=False,
+        real_nodes=real,
         feature_gates=options.feature_gates,
         runtime_config=options.runtime_config,
-        controllers=options.controllers or controlplane.FEW_CONTROLLERS,
+        controllers=options.controllers or (None if real else controlplane.FEW_CONTROLLERS),
     )
-    known = State(options.name, options.kubernetes, url, commands=_commands(plane))
-    known.save(folder)
-    started = {name: _spawn(folder, known, name) for name in ("etcd", "apiserver")}
-    cluster = attach(options.name)
-    _wait_ready(cluster, started["apiserver"], folder / "log" / "apiserver.log")
-    for name in ("controller-manager", "scheduler"):
-        _spawn(folder, known, name)
-    wait_usable(cluster, "default")
-    known.complete = True
-    known.save(folder)
-    return cluster
 
 
 def _commands(plane: ControlPlane) -> dict[str, list[str]]:
@@ -182,9 +298,9 @@ def _commands(plane: ControlPlane) -> dict[str, list[str]]:
     }
 
 
-def _spawn(folder: Path, known: State, component: str) -> subprocess.Popen[bytes]:
-    env = processes.environment(folder, component)
-    return processes.spawn(known.commands[component], env, folder / "log" / f"{component}.log")
+def _node_ready(cluster: Cluster, name: str) -> bool:
+    conditions = cluster.request("GET", f"/api/v1/nodes/{name}")["status"].get("conditions") or []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def _wait_ready(cluster: Cluster, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -205,11 +321,15 @@ def wait_usable(cluster: Cluster, namespace: str) -> None:
 
 
 def _down(folder: Path) -> None:
-    # Nobody may re-create what the others tear down, so the order is from the top.
-    processes.stop(folder, lambda process: process.component != "etcd", signal.SIGKILL, 0)
+    """All at once and hard: what graceful ends would tidy up lives in the namespaces, and goes with them."""
+    prefix = f"dra-e2e-{folder.name}-node-"
     stuck = processes.stop(folder, lambda process: True, signal.SIGKILL, 0)
+    for group in cgroups.named(prefix) if cgroups.ROOT.is_dir() else ():
+        cgroups.destroy(group)
     if stuck:
         raise ClusterError(f"processes that SIGKILL does not end: {stuck}; {folder} stays until they do")
+    if Path(f"/sys/class/net/{namespaces.link_name(folder)}").exists():
+        namespaces.remove(folder, Tools(tuple(hostprograms.search_path())))
     if folder.exists():
         shutil.rmtree(folder)
 

@@ -66,7 +66,7 @@ def cluster_dir(name: str) -> Path:
     if not NAME_PATTERN.fullmatch(name):
         raise ClusterError(f"cluster name {name!r}: use at most 20 lower-case letters, digits and dashes")
     path = clusters_dir() / name
-    if len(os.fsencode(path)) > 48:
+    if len(os.fsencode(path)) > 40:
         raise ClusterError(
             f"{path} is too long for Unix sockets below it: set E2E_CLUSTERS to a shorter folder"
         )

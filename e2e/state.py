@@ -36,14 +36,14 @@ class Network:
 
     link: str
     host_address: str
-    address: str
+    addresses: list[str]
     prefix: int
 
 
 @dataclass(slots=True)
 class State:
     """A local cluster. `commands` holds, by component, the argument vector that starts it (without
-    namespaces).
+    entering namespaces); `search` are the folders of its PATH.
     """
 
     name: str
@@ -52,6 +52,7 @@ class State:
     nodes: list[NodeSpec] = field(default_factory=list)
     network: Network | None = None
     commands: dict[str, list[str]] = field(default_factory=dict)
+    search: list[str] = field(default_factory=list)
     complete: bool = False
 
     def save(self, folder: Path) -> None:

@@ -20,7 +20,8 @@ DEFAULT_MINOR = "1.37"
 class Component:
     """A Go module whose `tool` lines become one folder of static binaries.
 
-    `rename` maps a package's last path element to a better file name; `stamps` are linker `-X` definitions.
+    `rename` maps a package's last path element to a better file name; `stamps` are linker `-X` definitions;
+    `sources` are files of a module that is ours, whose own main package is built instead of tools.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Component:
     version: str
     stamps: tuple[tuple[str, str], ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 def _kubernetes(version: str) -> Component:
@@ -57,6 +59,7 @@ CONTAINERD = Component(
     stamps=(("github.com/containerd/containerd/v2/version.Version", "2.4.2"),),
 )
 CNI = Component("cni", GO_MODULES / "cni", "1.10.0")
+TEST_PROGRAM = Component("test-program", Path(__file__).parent / "images" / "test", "1", sources=("main.go",))
 
 
 def kubernetes(minor: str) -> Component:
