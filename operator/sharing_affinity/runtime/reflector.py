@@ -52,7 +52,17 @@ class Removal:
     uid: str
 
 
-Change = Upsert | Removal
+@dataclass(frozen=True, slots=True)
+class ListBegun:
+    """What follows is a list: until it has ended, the state in between is one that never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListEnded:
+    """The list is complete; deletions it implies came before this."""
+
+
+Change = Upsert | Removal | ListBegun | ListEnded
 
 
 class Known:
@@ -159,10 +169,9 @@ class FeedStatus:
 class Reflector:
     """Keeps one kind in step with the server for as long as `run` runs.
 
-    ``deliver(kind, changes)`` is awaited with each batch of changes, in order, and once with an empty batch
-    after each completed list. ``silence``: seconds without a byte after which a watch counts as dead (the
-    server sends a bookmark about every minute). ``stale_after``: age in seconds of the last contact at
-    which `fresh` turns false.
+    ``deliver(kind, changes)`` is awaited with each batch of changes, in order. ``silence``: seconds without
+    a byte after which a watch counts as dead (the server sends a bookmark about every minute).
+    ``stale_after``: age in seconds of the last contact at which `fresh` turns false.
     """
 
     def __init__(
@@ -294,7 +303,7 @@ class Reflector:
         if self.status.served:
             log.info("kind is not served, taken as empty", kind=self.kind.kind, api=self.kind.group_version)
         self._relist.clear()
-        await self._deliver(self.kind, self.known.forget())
+        await self._deliver(self.kind, [ListBegun(), *self.known.forget(), ListEnded()])
         self.status.served, self.status.synced, self.status.problem = False, True, ""
         self._heard()
         await self._list_done()
@@ -306,6 +315,7 @@ class Reflector:
         if self.kind.field_selector:
             params["fieldSelector"] = self.kind.field_selector
         self.known.begin()
+        await self._deliver(self.kind, [ListBegun()])
         while True:
             answer = await self._client.request("GET", self.kind.path, params=params)
             self._heard()
@@ -316,7 +326,8 @@ class Reflector:
             if not more:
                 break
             params = {**params, "continue": more}
-        await self._deliver(self.kind, self.known.end(answer["metadata"]["resourceVersion"]))
+        gone = self.known.end(answer["metadata"]["resourceVersion"])
+        await self._deliver(self.kind, [*gone, ListEnded()])
         self.delivered = self.known.resource_version
         self.status.served, self.status.problem = True, ""
         if not self._relist.is_set():

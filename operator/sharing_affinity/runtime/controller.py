@@ -1,0 +1,697 @@
+"""The one task that owns the engine.
+
+Everything that changes the engine's state passes through one inbox: changes from the feeds, outcomes of
+writes, questions of other tasks (`ask`). A turn of the loop takes what is there for at most a slice of
+time, then extracts, then decides, and lets others run in between; nothing here waits for the network.
+
+A decision is made only when all of this holds: this replica leads and has settled its term (`_take_over`),
+every feed is synced, fresh and not in the middle of a list, and nothing known stops all writes (a
+permission that is missing, fields that the server drops). Otherwise pods wait, and `obstacles` says for
+what.
+
+Pods that cannot be placed are parked. They come back when the engine names them for an event, when a time
+comes that may change the answer, and, as a net, every few minutes. Each failure makes a pod's own pause
+longer, so a pod that is woken often costs little, and it never delays another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from sharing_affinity.api import names
+from sharing_affinity.engine import (
+    Applied,
+    Changes,
+    Engine,
+    Gone,
+    NotServed,
+    Placed,
+    PodKey,
+    PoolId,
+    Reason,
+    Unplaced,
+)
+from sharing_affinity.runtime.client import ApiError, NoAnswerError
+from sharing_affinity.runtime.events import About, Recorder
+from sharing_affinity.runtime.kinds import CLAIMS, METADATA, Kind
+from sharing_affinity.runtime.metrics import Metrics
+from sharing_affinity.runtime.reflector import Change, ListBegun, ListEnded, Reflector, Upsert
+from sharing_affinity.runtime.views import Views
+from sharing_affinity.runtime.writer import Outcome, Result, Writer
+
+SLICE: Final = 0.010
+"""Seconds of work before others get the loop."""
+FLUSH: Final = 300.0
+"""Seconds after which a parked pod is tried again though nothing woke it."""
+
+log = structlog.get_logger("controller")
+
+
+class Lead(Protocol):
+    """What the controller asks of leader election."""
+
+    @property
+    def leading(self) -> bool: ...
+
+    @property
+    def term(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    kind: Kind
+    changes: list[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    placed: Placed
+    results: tuple[Result, ...]
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    question: Callable[[Engine], Any]
+    answer: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Parked:
+    reason: Reason
+    attempts: int
+    last: float
+    not_before: float
+
+
+class Controller:
+    """See the module. `run` is the task; the other methods are safe to call from the same event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        feeds: Iterable[Reflector] = (),
+        writer: Writer,
+        lead: Lead,
+        recorder: Recorder,
+        views: Views,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        new_uuid: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._engine = engine
+        self._feeds = list(feeds)
+        self._writer, self._lead, self._recorder = writer, lead, recorder
+        self._views, self._metrics = views, metrics
+        self._clock, self._wall, self._new_uuid = clock, wall, new_uuid
+        self._inbox: asyncio.Queue[_Changes | _Written | _Ask | None] = asyncio.Queue(200)
+        #: Monotonic time of the last turn of the loop.
+        self.turned_at = clock()
+        self._listing: set[str] = set()
+        self._settled_term = 0
+        self._take_over_task: asyncio.Task[None] | None = None
+        self._stopping = False
+        # Pods.
+        self._ready: set[PodKey] = set()
+        self._order: list[PodKey] = []
+        self._order_until = 0.0
+        self._parked: dict[PodKey, _Parked] = {}
+        self._timers: list[tuple[float, PodKey]] = []
+        self._by_net: set[PodKey] = set()
+        # Writes.
+        self._writing: dict[PodKey, asyncio.Task[None]] = {}
+        self._outcomes: dict[str, asyncio.Future[bool]] = {}
+        self._releasing: dict[str, asyncio.Task[None]] = {}
+        self._tidying: dict[str, asyncio.Task[None]] = {}
+        self._paused_until = 0.0
+        self._paused_why = ""
+        # What the engine does not keep.
+        self._uids: dict[tuple[str, str, str], str] = {}
+        self._recorded: dict[str, tuple[str, str, float]] = {}
+        self._metadata: dict[str, tuple[int, list[Mapping[str, Any]]]] = {}
+        # Views.
+        self._dirty_pools: set[PoolId] = set()
+        self._dirty_slices: set[str] = set()
+        self._published_at = 0.0
+        self._releases_at = 0.0
+        self._look_for_releases = True
+        self._extraction_pending = True
+
+    def add_feed(self, feed: Reflector) -> None:
+        """All feeds must be known before `run`."""
+        self._feeds.append(feed)
+        self._listing.add(feed.kind.kind)
+
+    # What others call.
+
+    async def deliver(self, kind: Kind, changes: list[Change]) -> None:
+        """Take changes of one feed, in order. Waits while the inbox is full: that is the back-pressure."""
+        await self._inbox.put(_Changes(kind, changes))
+
+    async def ask(self, question: Callable[[Engine], Any]) -> Any:
+        """Call ``question`` with the engine between two turns and return what it returns. It must be
+        quick."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        await self._inbox.put(_Ask(question, answer))
+        return await answer
+
+    async def repair(self) -> None:
+        """Derive the claim state anew from what was observed, and decide again about everything."""
+
+        def rebuild(engine: Engine) -> None:
+            self._take(engine.rebuild(None, self._wall()))
+            self._ready.update(engine.pods())
+
+        await self.ask(rebuild)
+
+    def poke(self) -> None:
+        """Something outside changed (leadership): take a turn."""
+        if self._inbox.empty():
+            self._inbox.put_nowait(None)
+
+    def obstacles(self) -> list[str]:
+        """Why nothing is allocated now; empty when decisions are made."""
+        found = self.blind()
+        if not self._lead.leading:
+            found.append("this replica does not lead")
+        elif self._settled_term != self._lead.term:
+            found.append("this replica has just become the leader and settles what its predecessor left")
+        if self._clock() < self._paused_until:
+            found.append(self._paused_why)
+        return found
+
+    def blind(self) -> list[str]:
+        """Why the feeds cannot be decided on; empty when they can."""
+        found = []
+        for feed in self._feeds:
+            if not feed.fresh or feed.kind.kind in self._listing:
+                why = feed.status.problem or ("being listed" if not feed.status.synced else "silent")
+                age = feed.age()
+                since = "never heard" if age == float("inf") else f"last heard {age:.0f} s ago"
+                found.append(f"{feed.kind.kind}: {since}: {why}")
+        return found
+
+    async def stop(self, seconds: float) -> None:
+        """Start nothing new and wait for the writes in flight."""
+        self._stopping = True
+        pending = [*self._writing.values(), *self._releasing.values(), *self._tidying.values()]
+        if pending:
+            await asyncio.wait(pending, timeout=seconds)
+
+    # The loop.
+
+    async def run(self) -> None:
+        """Turn for ever."""
+        while True:
+            await self._wait()
+            started = time.perf_counter()
+            self._drain(started + SLICE)
+            self._follow_leadership()
+            if self._extraction_pending:
+                await self._extract()
+            lag = time.perf_counter() - started
+            if self._may_decide():
+                started = time.perf_counter()
+                self._decide(started + SLICE)
+                lag = max(lag, time.perf_counter() - started)
+                self._release()
+            self._publish()
+            self._tidy()
+            self._metrics.loop_lag.set(lag)
+            self.turned_at = self._clock()
+            await asyncio.sleep(0)
+
+    async def _wait(self) -> None:
+        now = self._clock()
+        self._wake_due(now)
+        if not self._inbox.empty() or self._extraction_pending or (self._ready and self._may_decide()):
+            return
+        pause = 1.0
+        if self._timers:
+            pause = min(pause, max(0.0, self._timers[0][0] - now))
+        if self._dirty_pools or self._dirty_slices:
+            pause = min(pause, 0.2)
+        try:
+            first = await asyncio.wait_for(self._inbox.get(), pause)
+        except TimeoutError:
+            return
+        self._handle(first)
+
+    def _drain(self, until: float) -> None:
+        while time.perf_counter() < until:
+            try:
+                item = self._inbox.get_nowait()
+            except asyncio.QueueEmpty:
+                return
+            self._handle(item)
+
+    def _handle(self, item: _Changes | _Written | _Ask | None) -> None:
+        match item:
+            case _Changes(kind, changes):
+                for change in changes:
+                    self._observe(kind, change)
+            case _Written():
+                self._written(item)
+            case _Ask(question, answer):
+                try:
+                    result = question(self._engine)
+                except Exception as error:
+                    if not answer.cancelled():
+                        answer.set_exception(error)
+                else:
+                    if not answer.cancelled():
+                        answer.set_result(result)
+            case None:
+                pass
+
+    def _observe(self, kind: Kind, change: Change) -> None:
+        match change:
+            case ListBegun():
+                self._listing.add(kind.kind)
+            case ListEnded():
+                self._listing.discard(kind.kind)
+                self._look_for_releases = True
+            case Upsert(raw):
+                self._remember(kind, raw)
+                self._take(self._engine.observe(Applied(raw), self._wall()))
+            case _:
+                self._forget_object(change.kind, change.namespace, change.name, change.uid)
+                gone = Gone(change.kind, change.namespace, change.name, change.uid)
+                self._take(self._engine.observe(gone, self._wall()))
+
+    def _remember(self, kind: Kind, raw: Mapping[str, Any]) -> None:
+        meta = raw["metadata"]
+        key = (kind.kind, meta.get("namespace", ""), meta["name"])
+        if kind.kind in ("Pod", CLAIMS.kind, METADATA.kind):
+            self._uids[key] = meta["uid"]
+        if kind is CLAIMS:
+            unallocated = not (raw.get("status") or {}).get("allocation")
+            if unallocated and names.RECORD_ANNOTATION in (meta.get("annotations") or {}):
+                self._recorded.setdefault(meta["uid"], (key[1], key[2], self._clock()))
+            else:
+                self._recorded.pop(meta["uid"], None)
+        elif kind is METADATA:
+            conditions = list((raw.get("status") or {}).get("conditions") or [])
+            self._metadata[meta["name"]] = (meta.get("generation", 0), conditions)
+            self._dirty_slices.add(meta["name"])
+
+    def _forget_object(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        if self._uids.get((kind, namespace, name)) == uid:
+            del self._uids[kind, namespace, name]
+        if kind == CLAIMS.kind:
+            self._recorded.pop(uid, None)
+        elif kind == METADATA.kind:
+            self._metadata.pop(name, None)
+        elif kind == "Pod":
+            self._parked.pop((namespace, name), None)
+            self._ready.discard((namespace, name))
+
+    def _take(self, changes: Changes) -> None:
+        self._wake(changes.pods)
+        self._dirty_pools |= changes.pools
+        self._dirty_slices |= changes.slices
+        if changes.pods or changes.pools:
+            self._extraction_pending = True
+        self._look_for_releases = True
+        if changes.problem is not None:
+            problem = changes.problem
+            self._metrics.refused_objects.labels(problem.kind).inc()
+            log.warning("object refused", kind=problem.kind, object=problem.name, problem=str(problem))
+
+    # Leadership.
+
+    def _follow_leadership(self) -> None:
+        leading = self._lead.leading
+        self._metrics.leader.set(1 if leading else 0)
+        if not leading or self._settled_term == self._lead.term or self._stopping:
+            return
+        if self._take_over_task is None or self._take_over_task.done():
+            self._take_over_task = asyncio.ensure_future(self._take_over(self._lead.term))
+
+    async def _take_over(self, term: int) -> None:
+        """Make sure that nothing an earlier leader started can still change the state decisions rest on.
+
+        Its lease has run out, so it starts no new writes; those it started may still be under way, and the
+        status writes among them need a claim that has a record and no allocation. So: a consistent list,
+        then take the record off each such claim; again, while that finds one that was allocated meanwhile.
+        """
+        claims = next(feed for feed in self._feeds if feed.kind is CLAIMS)
+        while any(not feed.synced for feed in self._feeds):
+            await asyncio.sleep(0.05)
+            if not self._lead.leading or self._lead.term != term:
+                return
+        # Our own of an earlier term end by themselves: their time was bounded by that term's lease.
+        if pending := [*self._writing.values(), *self._releasing.values()]:
+            await asyncio.wait(pending)
+        rounds = 0
+        while True:
+            rounds += 1
+            await claims.relist()
+            await self.ask(lambda engine: None)
+            waiting = list(self._recorded.items())
+            outcomes = await asyncio.gather(
+                *(self._writer.refute(namespace, name, uid) for uid, (namespace, name, _) in waiting),
+                return_exceptions=True,
+            )
+            if not self._lead.leading or self._lead.term != term:
+                return
+            if all(outcome is True for outcome in outcomes):
+                break
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException) and not isinstance(outcome, ApiError | NoAnswerError):
+                    raise outcome
+            await asyncio.sleep(min(2.0, 0.1 * rounds))
+        await self.ask(lambda engine: self._settle(engine, term, len(waiting)))
+
+    def _settle(self, engine: Engine, term: int, refuted: int) -> None:
+        # A consistent list was observed since the last write of ours ended: what is still only assumed is
+        # not so.
+        for uid in engine.assumed():
+            self._take(engine.forget(uid))
+        self._settled_term = term
+        self._paused_until = 0.0
+        log.info("allocating", term=term, refuted=refuted)
+        self._ready.update(engine.pods())
+        self._parked.clear()
+        self._look_for_releases = True
+        self._views.reset()
+        table = engine.lock_table()
+        self._dirty_pools |= {(locks.driver, locks.pool) for locks in table}
+        self._dirty_slices |= set(self._metadata)
+        self._spawn(self._sweep({(locks.driver, locks.pool) for locks in table}))
+
+    async def _sweep(self, pools: set[PoolId]) -> None:
+        try:
+            await self._views.sweep(pools)
+        except (ApiError, NoAnswerError) as error:
+            log.debug("views not swept", problem=str(error))
+
+    # Extraction and decisions.
+
+    async def _extract(self) -> None:
+        # In a thread, since one evaluation may take as long as its cost limit lets it: the interpreter
+        # switches between threads, so probes, feeds and the lease go on meanwhile. Nobody else touches the
+        # engine.
+        ran, remaining = await asyncio.to_thread(self._extract_slice)
+        self._metrics.extractor_evaluations.inc(ran)
+        self._extraction_pending = remaining > 0
+
+    def _extract_slice(self) -> tuple[int, int]:
+        until = time.perf_counter() + SLICE
+        ran, remaining = 0, self._engine.extract(0)
+        while remaining and time.perf_counter() < until:
+            remaining = self._engine.extract(1)
+            ran += 1
+        return ran, remaining
+
+    def _may_decide(self) -> bool:
+        return not self._stopping and not self.obstacles()
+
+    def _decide(self, until: float) -> None:
+        if not self._ready:
+            return
+        now = self._clock()
+        if not self._order or now > self._order_until:
+            # Sorting is not free, so an order serves for a while; whoever comes meanwhile waits that long
+            # at most.
+            pods = self._engine.pods()
+            self._metrics.pending_pods.set(len(pods))
+            self._ready.intersection_update(pods)
+            self._order = [pod for pod in reversed(pods) if pod in self._ready]
+            self._order_until = now + 0.1
+        while self._order and time.perf_counter() < until:
+            pod = self._order.pop()
+            if pod not in self._ready:
+                continue
+            self._ready.discard(pod)
+            if pod not in self._writing:
+                self._decide_one(pod)
+
+    def _decide_one(self, pod: PodKey) -> None:
+        with self._metrics.decision_seconds.time():
+            decision = self._engine.decide(pod, self._wall(), self._new_uuid)
+        match decision:
+            case Placed():
+                self._metrics.decisions.labels("placed").inc()
+                if pod in self._by_net:
+                    self._metrics.late_wakeups.inc()
+                self._by_net.discard(pod)
+                if decision.writes:
+                    self._place(decision)
+            case Unplaced(reason, message, diagnosis, retry_at):
+                self._by_net.discard(pod)
+                self._metrics.decisions.labels(reason.value).inc()
+                self._metrics.count_verdicts(diagnosis)
+                self._park(pod, reason, retry_at)
+                if reason is Reason.EXTRACTION_PENDING:
+                    self._extraction_pending = True
+                elif message:
+                    self._tell_pod(pod, reason.value, message)
+            case NotServed(reason, message):
+                self._by_net.discard(pod)
+                self._metrics.decisions.labels(reason.value).inc()
+                self._parked.pop(pod, None)
+                if message:
+                    self._tell_pod(pod, reason.value, message)
+
+    def _tell_pod(self, pod: PodKey, reason: str, message: str) -> None:
+        uid = self._uids.get(("Pod", *pod))
+        if uid is not None:
+            self._recorder.emit(About("Pod", *pod, uid), reason, message)
+
+    def _park(self, pod: PodKey, reason: Reason, retry_at: float | None) -> None:
+        now = self._clock()
+        before = self._parked.get(pod)
+        attempts = before.attempts + 1 if before is not None and now - before.last < 30.0 else 1
+        pause = 0.0 if reason is Reason.EXTRACTION_PENDING else min(5.0, 0.025 * 2 ** min(attempts, 10))
+        self._parked[pod] = _Parked(reason, attempts, now, now + pause)
+        if retry_at is not None:
+            wait = max(pause, retry_at - self._wall() + 0.01)
+            heapq.heappush(self._timers, (now + wait, pod))
+        heapq.heappush(self._timers, (now + FLUSH, pod))
+
+    def _wake(self, pods: Iterable[PodKey]) -> None:
+        now = self._clock()
+        for pod in pods:
+            parked = self._parked.get(pod)
+            if parked is not None and parked.not_before > now:
+                heapq.heappush(self._timers, (parked.not_before, pod))
+            else:
+                self._ready.add(pod)
+
+    def _wake_due(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            _, pod = heapq.heappop(self._timers)
+            parked = self._parked.get(pod)
+            if parked is None or pod in self._writing:
+                continue
+            if now - parked.last >= FLUSH - 1:
+                self._by_net.add(pod)
+            self._ready.add(pod)
+
+    # Writes.
+
+    def _place(self, placed: Placed) -> None:
+        self._engine.assume(placed)
+        loop = asyncio.get_running_loop()
+        for write in placed.writes:
+            self._outcomes[write.uid] = loop.create_future()
+        self._count_reuse(placed)
+        self._dirty_pools |= {(r.driver, r.pool) for write in placed.writes for r in write.record.results}
+        task = asyncio.ensure_future(self._write(placed, self._clock()))
+        self._writing[placed.pod] = task
+        task.add_done_callback(_report)
+
+    def _count_reuse(self, placed: Placed) -> None:
+        taken = {
+            (result.driver, result.pool, result.device)
+            for write in placed.writes
+            for result in write.record.results
+            if result.keys
+        }
+        ours = {write.uid for write in placed.writes}
+        for locks in self._engine.lock_table({(driver, pool) for driver, pool, _ in taken}):
+            for device in locks.devices:
+                if (locks.driver, locks.pool, device.device) in taken and any(
+                    holder.uid not in ours for holder in device.holders
+                ):
+                    self._metrics.compatible_reuse.inc()
+
+    async def _write(self, placed: Placed, started: float) -> None:
+        results: tuple[Result, ...]
+        try:
+            needed = [self._outcomes[uid] for uid in placed.after if uid in self._outcomes]
+            if needed and not all(await asyncio.gather(*needed)):
+                results = tuple(
+                    Result(write.uid, Outcome.RETRY, "an allocation this one relied on was not written")
+                    for write in placed.writes
+                )
+            else:
+                results = tuple(await asyncio.gather(*(self._writer.write(write) for write in placed.writes)))
+        except Exception:
+            log.exception("writing failed", pod="/".join(placed.pod))
+            results = tuple(Result(write.uid, Outcome.UNKNOWN, "interrupted") for write in placed.writes)
+        except asyncio.CancelledError:
+            # The process ends; nothing is known any more.
+            results = tuple(Result(write.uid, Outcome.UNKNOWN, "cancelled") for write in placed.writes)
+            raise
+        finally:
+            del self._writing[placed.pod]
+            for result in results:
+                self._outcomes.pop(result.uid).set_result(result.outcome is Outcome.WRITTEN)
+        await self._inbox.put(_Written(placed, results, started))
+
+    def _written(self, item: _Written) -> None:
+        again = False
+        for result in item.results:
+            self._metrics.writes.labels(result.outcome.value).inc()
+            self._metrics.write_seconds.observe(self._clock() - item.started)
+            if result.outcome is Outcome.WRITTEN:
+                self._engine.confirm(result.uid)
+                continue
+            again = True
+            if result.outcome is Outcome.UNKNOWN:
+                # Normally the lease is lost, and the next term settles it. Otherwise it is a bug, and
+                # settled here.
+                if self._lead.leading and self._settled_term == self._lead.term:
+                    self._spawn(self._settle_later(item.placed, result.uid))
+                continue
+            self._take(self._engine.forget(result.uid))
+            log.info("allocation not written", pod="/".join(item.placed.pod), outcome=result.outcome.value,
+                     problem=result.message)  # fmt: skip
+            if result.outcome in (Outcome.FORBIDDEN, Outcome.DROPPED):
+                self._pause(result)
+            elif result.outcome is Outcome.REJECTED:
+                self._tell_pod(item.placed.pod, "AllocationRejected", result.message)
+        pod = item.placed.pod
+        if not again:
+            self._parked.pop(pod, None)
+            log.debug("allocated", pod="/".join(pod), node=item.placed.node)
+            return
+        self._park(pod, Reason.NO_NODE, None)
+        heapq.heappush(self._timers, (self._parked[pod].not_before, pod))
+
+    async def _settle_later(self, placed: Placed, uid: str) -> None:
+        await asyncio.sleep(1.0)
+        write = next(write for write in placed.writes if write.uid == uid)
+        result = await self._writer.settle(write)
+        single = Placed(placed.pod, placed.pod_uid, placed.node, (write,), placed.after)
+        await self._inbox.put(_Written(single, (result,), self._clock()))
+
+    def _pause(self, result: Result) -> None:
+        seconds = 15.0 if result.outcome is Outcome.FORBIDDEN else 60.0
+        why = f"no allocation can be written: {result.message}"
+        if why != self._paused_why or self._clock() > self._paused_until:
+            log.error("paused", seconds=seconds, problem=result.message)
+        self._paused_until, self._paused_why = self._clock() + seconds, why
+
+    # Release, tidying, views.
+
+    def _release(self) -> None:
+        now = self._clock()
+        if now < self._releases_at or not (self._look_for_releases or now > self._releases_at + 10.0):
+            return
+        self._releases_at, self._look_for_releases = now + 0.5, False
+        for release in self._engine.releases(self._wall()):
+            if release.uid not in self._releasing:
+                task = asyncio.ensure_future(self._give_back(release))
+                self._releasing[release.uid] = task
+                task.add_done_callback(_report)
+        for notice in self._engine.notices():
+            uid = self._uids.get((notice.kind, notice.namespace, notice.name), "")
+            about = About(notice.kind, notice.namespace, notice.name, uid)
+            self._recorder.emit(about, notice.reason, notice.message)
+
+    async def _give_back(self, release: Any) -> None:
+        try:
+            result = await self._writer.release(release)
+            self._metrics.releases.labels(result.outcome.value).inc()
+            log.info(
+                "released",
+                claim=f"{release.namespace}/{release.name}",
+                why=release.reason,
+                outcome=result.outcome.value,
+                problem=result.message,
+            )
+            if result.outcome is Outcome.FORBIDDEN:
+                self._pause(result)
+            if result.outcome is not Outcome.WRITTEN:
+                # The watch tells what changed; until it does, asking again would give the same answer.
+                await asyncio.sleep(1.0)
+        finally:
+            del self._releasing[release.uid]
+            self._look_for_releases = True
+
+    def _tidy(self) -> None:
+        """Take the record off claims that others deallocated and that we do not allocate again."""
+        if not self._recorded or not self._may_decide():
+            return
+        assumed = set(self._engine.assumed())
+        now = self._clock()
+        for uid, (namespace, name, since) in list(self._recorded.items()):
+            if (
+                now - since > 5.0
+                and uid not in assumed
+                and uid not in self._tidying
+                and len(self._tidying) < 8
+            ):
+                task = asyncio.ensure_future(self._take_record_off(namespace, name, uid))
+                self._tidying[uid] = task
+                task.add_done_callback(_report)
+
+    async def _take_record_off(self, namespace: str, name: str, uid: str) -> None:
+        try:
+            await self._writer.refute(namespace, name, uid)
+        except (ApiError, NoAnswerError) as error:
+            log.debug("record not removed", claim=f"{namespace}/{name}", problem=str(error))
+            await asyncio.sleep(5.0)
+        finally:
+            self._tidying.pop(uid, None)
+
+    def _publish(self) -> None:
+        now = self._clock()
+        if now - self._published_at < 0.5:
+            return
+        self._published_at = now
+        for feed in self._feeds:
+            age = feed.age()
+            self._metrics.feed_age.labels(feed.kind.kind).set(age if age != float("inf") else -1)
+            self._metrics.feed_fresh.labels(feed.kind.kind).set(1 if feed.fresh else 0)
+            self._metrics.feed_lists.labels(feed.kind.kind).set(feed.status.lists)
+        if not self._may_decide():
+            return
+        if self._dirty_pools:
+            dirty, self._dirty_pools = self._dirty_pools, set()
+            self._views.show_pools(dirty, self._engine.lock_table(dirty))
+            self._metrics.show_locks(self._engine.lock_table())
+        if self._dirty_slices:
+            dirty_slices, self._dirty_slices = self._dirty_slices, set()
+            for name in dirty_slices:
+                status, stored = self._engine.slice_status(name), self._metadata.get(name)
+                uid = self._uids.get((METADATA.kind, "", name))
+                if status is not None and stored is not None and uid is not None:
+                    self._views.show_slice(name, uid, *stored, status)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        _BACKGROUND.add(task)
+        task.add_done_callback(_BACKGROUND.discard)
+        task.add_done_callback(_report)
+
+
+_BACKGROUND: Final[set[asyncio.Future[Any]]] = set()
+
+
+def _report(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("task failed", exc_info=task.exception())
