@@ -1,0 +1,168 @@
+"""The product's own processes, run beside a local cluster with the rights they will have inside one.
+
+The manifests are applied as a user would apply them; operator and driver then run as processes on this host
+with tokens of the manifests' ServiceAccounts (the driver's bound to its node). So what is tested is the RBAC
+and the admission policies that ship, without building images first.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from e2e import local
+from e2e.cluster import Cluster, NodePaths, wait_for
+from e2e.errors import ClusterError
+
+ROOT = Path(__file__).parent.parent
+NAMESPACE = "sharing-affinity-system"
+OPERATOR_ACCOUNT = "sharing-affinity-operator"
+DRIVER_ACCOUNT = "affinity-driver-nic"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/sharing-affinity-operator"
+NIC_DRIVER = "nic.sharingaffinity.dev"
+PYTHON_PATH = f"{ROOT / 'operator'}:{ROOT / 'driver'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of the product. ``log`` holds all it wrote."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.popen.kill()
+        self.popen.wait(10)
+
+    def stop(self, seconds: float = 20) -> int:
+        """SIGTERM; returns the exit code. One that does not go within ``seconds`` is killed and reported."""
+        self.popen.send_signal(signal.SIGTERM)
+        try:
+            return self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ClusterError(f"{self.name} did not stop within {seconds:g} s\n{self.tail()}") from None
+
+    def alive(self) -> None:
+        """Raise, with the end of its log, when it has ended."""
+        if (code := self.popen.poll()) is not None:
+            raise ClusterError(f"{self.name} ended with exit code {code}\n{self.tail()}")
+
+    def tail(self, lines: int = 25) -> str:
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+class Product:
+    """Operators and drivers on one cluster; leaving the context ends those still running."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._processes: list[Process] = []
+        self._started = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Drivers last: pods that still end need their unprepare.
+        for process in self._processes:
+            if process.popen.poll() is None:
+                with suppress(ClusterError):
+                    process.stop(5)
+
+    def install(self, *overlays: str) -> None:
+        """``kubectl apply -k`` of each folder under ``manifests/``; the workloads in them are scaled to
+        nothing, since their processes run here."""
+        for overlay in overlays:
+            rendered = self.cluster.kubectl("kustomize", str(ROOT / "manifests" / overlay))
+            self._apply(rendered)
+
+    def _apply(self, rendered: str) -> None:
+        kept = [
+            document
+            for document in re.split(r"(?m)^---\s*$", rendered)
+            if not re.search(r"(?m)^kind: (Deployment|DaemonSet|PodDisruptionBudget)$", document)
+        ]
+        # Twice at most: objects of kinds that the same call defines need their definition served first.
+        for attempt in range(5):
+            try:
+                self.cluster.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(kept))
+                return
+            except ClusterError as error:
+                if attempt == 4 or "no matches for kind" not in str(error):
+                    raise
+                time.sleep(0.5)
+
+    # -- the operator -------------------------------------------------------------------------------------
+
+    def operator(self, name: str, *flags: str) -> Process:
+        """Start one replica, called ``name`` in the Lease; probes and metrics on a free loopback port."""
+        (port,) = local.free_ports(1)
+        kubeconfig = self.cluster.service_account_kubeconfig(NAMESPACE, OPERATOR_ACCOUNT)
+        argv = [
+            *(sys.executable, "-m", "sharing_affinity", "run", f"--kubeconfig={kubeconfig}"),
+            *(f"--namespace={NAMESPACE}", f"--http=127.0.0.1:{port}", f"--identity={name}", *flags),
+        ]
+        return self._start(name, argv)
+
+    def leader(self) -> str:
+        """The holder named in the operator's Lease, or nothing."""
+        lease: dict[str, Any] = self.cluster.request("GET", LEASE)
+        return str(lease["spec"].get("holderIdentity") or "")
+
+    # -- the driver ---------------------------------------------------------------------------------------
+
+    def driver(self, node: NodePaths, *flags: str, profile: str = "nic") -> Process:
+        """Start the mock driver on one node, and wait until its devices are published."""
+        kubeconfig = self.cluster.service_account_kubeconfig(NAMESPACE, DRIVER_ACCOUNT, node=node.name)
+        argv = [
+            *(sys.executable, "-m", "affinity_driver", "run", f"--profile={profile}"),
+            *(f"--node-name={node.name}", f"--kubeconfig={kubeconfig}"),
+            *(f"--kubelet-root-dir={node.kubelet_root}", f"--cdi-dir={node.cdi}", *flags),
+        ]
+        process = self._start(f"driver-{node.name}", argv)
+        wait_for(f"{process.name} publishes devices", lambda: self._published(process, node.name), 40)
+        return process
+
+    def _published(self, process: Process, node: str) -> bool:
+        process.alive()
+        found = self.cluster.request("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
+        return any(s["spec"].get("nodeName") == node and s["spec"].get("devices") for s in found)
+
+    # -- commands -----------------------------------------------------------------------------------------
+
+    def command(self, *args: str) -> str:
+        """Run ``sharing-affinity ARGS`` as the administrator; its standard output. Raises on failure."""
+        argv = [sys.executable, "-m", "sharing_affinity", *args, f"--kubeconfig={self.cluster.kubeconfig}"]
+        run = subprocess.run(
+            argv, env={**os.environ, "PYTHONPATH": PYTHON_PATH}, capture_output=True, text=True, timeout=60
+        )
+        if run.returncode:
+            raise ClusterError(
+                f"sharing-affinity {' '.join(args)}: exit {run.returncode}: {run.stderr.strip()}"
+            )
+        return run.stdout
+
+    # -- processes ----------------------------------------------------------------------------------------
+
+    def _start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
+        self._started += 1
+        log = self.cluster.folder / "logs" / f"{self._started:02}-{name}.log"
+        log.parent.mkdir(exist_ok=True)
+        popen = self.cluster.enter(argv, {"PYTHONPATH": PYTHON_PATH, **(env or {})}, log)
+        process = Process(name, popen, log)
+        self._processes.insert(0, process)
+        return process
