@@ -38,6 +38,7 @@ class MockDevices:
         self._survives_reboot = survives_reboot
         self._disk = disk or Disk()
         self._sleep = sleep
+        self._disk.sweep_temporaries(directory)
 
     def values(self, device: str) -> dict[str, str]:
         """What the device is programmed with; empty when it is not."""
