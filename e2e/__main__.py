@@ -1,13 +1,14 @@
 """`python -m e2e build|up|down|status|load`: clusters for tests and demos."""
 
 import argparse
+import dataclasses
 import signal
 import sys
 import time
 from pathlib import Path
 from types import FrameType
 
-from e2e import build, local, paths, processes, versions
+from e2e import build, local, node, paths, processes, versions
 from e2e.errors import ClusterError
 
 
@@ -16,7 +17,8 @@ def main(argv: list[str] | None = None) -> int:
     interrupted).
     """
     args = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for sig in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sig, _interrupt)
     try:
         code: int = args.run(args)
     except ClusterError as error:
@@ -43,7 +45,12 @@ def _parser() -> argparse.ArgumentParser:
     starting = commands.add_parser("up", help="start a cluster")
     _common(starting)
     starting.add_argument("--kubernetes", choices=list(versions.KUBERNETES), default=versions.DEFAULT_MINOR)
-    starting.add_argument("--nodes", type=int, choices=[0, 1, 2], default=2, help="0: a control plane alone")
+    starting.add_argument(
+        "--nodes",
+        type=int,
+        choices=[0, 1, 2],
+        help="real nodes, 0 for a control plane alone (default: 2, or hand-made ones where none can run)",
+    )
     starting.add_argument("--feature-gates", default="", metavar="A=true,B=false")
     starting.add_argument("--runtime-config", default="", help="the API server's flag of that name")
     starting.set_defaults(run=_up)
@@ -77,11 +84,21 @@ def _up(args: argparse.Namespace) -> int:
     options = local.Options(
         name=args.name,
         kubernetes=args.kubernetes,
-        nodes=args.nodes,
+        nodes=2 if args.nodes is None else args.nodes,
         feature_gates=args.feature_gates,
         runtime_config=args.runtime_config,
     )
-    cluster = local.up(options)
+    try:
+        cluster = local.up(options)
+    except local.NodesImpossibleError as error:
+        if args.nodes is not None:
+            raise
+        print("no real nodes on this host; a control plane with hand-made nodes instead. Missing:")
+        for reason in error.missing:
+            print(f"  - {reason}")
+        cluster = local.up(dataclasses.replace(options, nodes=0))
+        for name in node.NAMES:
+            cluster.add_node(name)
     seconds = time.monotonic() - start
     print(f"cluster {cluster.name} (Kubernetes {cluster.kubernetes}) is up after {seconds:.1f} s")
     print(f"export KUBECONFIG={cluster.kubeconfig}")

@@ -8,9 +8,12 @@ the tests' namespaces deleted.
 
 import os
 import re
+import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -29,6 +32,18 @@ def _sweep() -> None:
             local.down(folder.name)
 
 
+def _end_in_order() -> None:
+    """A session that is told to end (make, a CI job's cancellation) still takes its clusters down."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        for sig in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(sig) == signal.SIG_DFL:
+                signal.signal(sig, interrupt)
+
+
 def _session_cluster(options: local.Options) -> Iterator[Cluster]:
     attached = os.environ.get("E2E_ATTACH")
     if attached:
@@ -36,6 +51,7 @@ def _session_cluster(options: local.Options) -> Iterator[Cluster]:
         cluster.apply(*sorted(CRDS.glob("sharingaffinity.dev_*.yaml")))
         yield cluster
         return
+    _end_in_order()
     _sweep()
     cluster = local.up(options)
     try:
@@ -60,7 +76,8 @@ def two_nodes() -> Iterator[Cluster]:
     """A cluster with the real nodes node-a and node-b in namespaces of its own; our CRDs and the test
     image are there.
 
-    Where the host cannot run nodes, the tests that ask for it are skipped with every missing thing named.
+    Where the host cannot run nodes the start fails with every missing thing named; tests/skips.toml has the
+    probe that leaves such tests out.
     """
     yield from _session_cluster(local.Options(name=f"pytest-two-{os.getpid()}", nodes=2))
 

@@ -31,6 +31,7 @@ from e2e import (
     node,
     paths,
     pki,
+    probe,
     processes,
     state,
     versions,
@@ -40,6 +41,7 @@ from e2e.controlplane import ControlPlane, Ports
 from e2e.errors import ClusterError
 from e2e.locking import exclusive
 from e2e.namespaces import Tools
+from e2e.probe import Missing
 from e2e.state import State
 
 # In a network namespace of its own every cluster can have the well-known ports.
@@ -72,6 +74,15 @@ class Options:
     feature_gates: str = ""
     runtime_config: str = ""
     controllers: tuple[str, ...] | None = None
+
+
+class NodesImpossibleError(ClusterError):
+    """Real nodes cannot run on this host; `missing` has every reason."""
+
+    def __init__(self, missing: Sequence[Missing]) -> None:
+        lines = "\n".join(f"  - {reason}" for reason in missing)
+        super().__init__(f"this host cannot run real nodes (--nodes 0 runs a control plane alone):\n{lines}")
+        self.missing = tuple(missing)
 
 
 class LocalBackend:
@@ -186,6 +197,8 @@ def up(options: Options) -> Cluster:
     (binaries,) = build.ensure(versions.kubernetes(options.kubernetes))
     tools = Tools(())
     if options.nodes:
+        if lacking := probe.missing():
+            raise NodesImpossibleError(lacking)
         build.ensure(versions.CONTAINERD, versions.CNI)
         images.test_archive()
         tools = Tools(tuple(hostprograms.search_path()))

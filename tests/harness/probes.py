@@ -5,10 +5,10 @@ A probe finds out by asking the tool that would do the work, not by guessing fro
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import shutil
 import sys
+
+from e2e import probe
 
 
 def no_control_plane() -> str | None:
@@ -18,10 +18,8 @@ def no_control_plane() -> str | None:
 
 def no_nodes() -> str | None:
     """The cluster tool's own check, which tries namespaces, mounts, cgroups and overlayfs."""
-    if importlib.util.find_spec("e2e.checks") is None:
-        return "the cluster tool cannot start nodes yet"
-    answer = importlib.import_module("e2e.checks").missing_for_nodes()
-    return None if answer is None else str(answer)
+    lacking = probe.missing()
+    return "; ".join(map(str, lacking)) if lacking else None
 
 
 def no_go() -> str | None:
