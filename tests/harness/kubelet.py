@@ -62,6 +62,15 @@ class KubeletClient:
         )
         return dict(call(request, timeout=timeout).claims)
 
+    def start_prepare(self, *claims: dict[str, Any], timeout: float = 45) -> grpc.Future:
+        """The same call, begun and not waited for."""
+        request = dra.NodePrepareResourcesRequest(claims=[_claim(claim) for claim in claims])
+        call = self._method(
+            "NodePrepareResources", dra.NodePrepareResourcesRequest, dra.NodePrepareResourcesResponse
+        )
+        future: grpc.Future = call.future(request, timeout=timeout)
+        return future
+
     def unprepare(self, *claims: dict[str, Any], timeout: float = 45) -> dict[str, str]:
         """NodeUnprepareResources; the error of each claim by UID, "" for none."""
         request = dra.NodeUnprepareResourcesRequest(claims=[_claim(claim) for claim in claims])
