@@ -8,6 +8,7 @@ its own (`e2e.namespaces`).
 it is interrupted.
 """
 
+import contextlib
 import functools
 import os
 import random
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -205,7 +206,7 @@ def up(options: Options) -> Cluster:
     with _alone(options.name):
         _down(folder)
         try:
-            folder.mkdir(mode=0o700)
+            _make_folder(folder)
             if options.nodes:
                 return _with_nodes(options, folder, binaries, tools)
             return _control_plane_only(options, folder, binaries)
@@ -343,8 +344,21 @@ def _down(folder: Path) -> None:
         raise ClusterError(f"processes that SIGKILL does not end: {stuck}; {folder} stays until they do")
     if Path(f"/sys/class/net/{namespaces.link_name(folder)}").exists():
         namespaces.remove(folder, Tools(tuple(hostprograms.search_path())))
-    if folder.exists():
-        shutil.rmtree(folder)
+    with _folders():
+        if folder.exists():
+            shutil.rmtree(folder)
+        with contextlib.suppress(OSError):  # other clusters are in there
+            folder.parent.rmdir()
+
+
+def _make_folder(folder: Path) -> None:
+    with _folders():
+        paths.clusters_dir()
+        folder.mkdir(mode=0o700)
+
+
+def _folders() -> AbstractContextManager[None]:
+    return exclusive(paths.cache_dir() / "locks" / ".folders", "another cluster's folder is being removed")
 
 
 def free_ports(count: int) -> list[int]:

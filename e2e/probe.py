@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +38,15 @@ def missing() -> list[Missing]:
         search = hostprograms.search_path()
     except ClusterError as error:
         return [Missing("host programs", str(error))]
-    found: list[Missing] = []
-    for what, attempt in _attempts(search):
+    found = _try([("network and mount namespaces", lambda: _unshared(search, "true"))])
+    if not found:  # nothing that is done inside can work otherwise
+        found += _try(_inside(search))
+    return found + _try(_outside())
+
+
+def _try(attempts: Iterable[tuple[str, Callable[[], None]]]) -> list[Missing]:
+    found = []
+    for what, attempt in attempts:
         try:
             attempt()
         except (ClusterError, OSError) as error:
@@ -47,11 +54,10 @@ def missing() -> list[Missing]:
     return found
 
 
-def _attempts(search: Sequence[Path]) -> Iterator[tuple[str, Callable[[], None]]]:
+def _inside(search: Sequence[Path]) -> Iterator[tuple[str, Callable[[], None]]]:
     def inside(script: str) -> Callable[[], None]:
         return lambda: _unshared(search, script)
 
-    yield "network and mount namespaces", inside("true")
     yield "mounting a tmpfs", inside("mount -t tmpfs probe /run")
     yield "a veth link", inside("ip link add name probe0 type veth peer name probe1 && ip link set probe0 up")
     yield "IP forwarding", inside("echo 1 > /proc/sys/net/ipv4/ip_forward")
@@ -67,6 +73,9 @@ def _attempts(search: Sequence[Path]) -> Iterator[tuple[str, Callable[[], None]]
         inside(f"mount --make-private / && mount --bind /etc/hostname {boot_id}"),
     )
     yield "overlayfs in the clusters' folder", lambda: _overlay(search)
+
+
+def _outside() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "control groups", _control_groups
     yield "the kernel log (/dev/kmsg)", lambda: Path("/dev/kmsg").open("rb").close()
     yield "disk space", _disk

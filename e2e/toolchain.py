@@ -51,8 +51,11 @@ def environment(go: Path) -> Mapping[str, str]:
     """The environment for running `go`: module and build caches found or given, no cgo, no second
     toolchain.
     """
+    inherited = dict(os.environ)
+    if go.is_relative_to(paths.cache_dir()):
+        inherited.pop("GOROOT", None)  # of another Go
     return {
-        **os.environ,
+        **inherited,
         **_places(),
         "PATH": f"{go.parent}:{os.environ.get('PATH', os.defpath)}",
         "CGO_ENABLED": "0",
@@ -79,12 +82,12 @@ def _wheel() -> Path:
     with exclusive(paths.cache_dir() / "go.lock", "another process is installing Go"):
         if not target.is_dir():
             _install(target)
-    found = next((path for path in target.rglob("bin/go") if path.is_file()), None)
-    if found is None:
-        raise ClusterError(
-            f"{versions.GO_WHEEL} has no go program below {target}: remove that folder and try again"
-        )
-    return found
+    go = (
+        target / "go" / "bin" / "go"
+    )  # the program itself; the wheel's script in bin/ needs the package importable
+    if go_version(go) is None:
+        raise ClusterError(f"{go} does not run here: put Go {_dotted(versions.go_needed())} or newer on PATH")
+    return go
 
 
 def _install(target: Path) -> None:
