@@ -15,12 +15,16 @@ strict gating.
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from sharing_affinity.api import DeviceConfig, Extractor
-from sharing_affinity.api.keys import KeyMap, shorten
+from sharing_affinity.api import DeviceConfig, Extractor, names
+from sharing_affinity.api.keys import KeyMap, key_map, shorten
+from sharing_affinity.api.objects import FROM_CLAIM, FROM_CLASS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +91,78 @@ class Evaluation:
 class CelEvaluator:
     """``kubernetes_cel`` in the admission environment, programs cached by text, results memoised by content.
 
-    Errors are memoised like values, so an expression that ran out of its cost on a config is not run on it
-    again.
+    Errors are memoised like values. Those of exhausted cost are kept apart and longest, so that what has once
+    eaten its whole budget is not run again on the same config while the memo lives.
     """
 
+    def __init__(self, capacity: int = 65_536) -> None:
+        self._cel: Any = importlib.import_module("kubernetes_cel")
+        self._environment = self._cel.Environment.admission()
+        self._capacity = capacity
+        self._memo: OrderedDict[tuple[str, str], Evaluation] = OrderedDict()
+        self._exhausted: OrderedDict[tuple[str, str], Evaluation] = OrderedDict()
+
+    def known(self, expression: str, config: DeviceConfig) -> Evaluation | None:
+        """The memoised result, without evaluating anything."""
+        key = (expression, config.text)
+        found = self._memo.get(key)
+        if found is not None:
+            self._memo.move_to_end(key)
+            return found
+        return self._exhausted.get(key)
+
     def evaluate(self, expression: str, config: DeviceConfig) -> Evaluation:
-        raise NotImplementedError
+        found = self.known(expression, config)
+        if found is None:
+            found = self._run(expression, config.parameters)
+            memo = self._exhausted if found.error_kind == "cost" else self._memo
+            memo[(expression, config.text)] = found
+            while len(memo) > self._capacity:
+                memo.popitem(last=False)
+        return found
+
+    def estimate(self, expression: str) -> int | None:
+        """The worst-case cost of one evaluation, every size under ``object`` bounded by the config limit.
+
+        ``None`` when the expression does not compile.
+        """
+        try:
+            return int(self._environment.compile(expression).estimate.max)
+        except self._cel.CelError:
+            return None
+
+    def _run(self, expression: str, parameters: Any) -> Evaluation:
+        try:
+            program = self._environment.compile(expression)
+        except self._cel.CelError as error:
+            return Evaluation(None, error.kind, str(error))
+        outcome = program.run({"object": parameters}, cost_limit=names.POOL_COST_BUDGET)
+        if outcome.error is not None:
+            return Evaluation(None, outcome.error.kind, str(outcome.error), outcome.cost)
+        if not isinstance(outcome.value, str):
+            problem = f"returns {type_name(outcome.value)}, not a string"
+            return Evaluation(None, "non-string", problem, outcome.cost)
+        return Evaluation(sys.intern(str(outcome.value)), cost=outcome.cost)
+
+
+def type_name(value: object) -> str:
+    """A value's CEL type, for messages."""
+    names_of = {bool: "bool", int: "int", float: "double", bytes: "bytes", list: "list", dict: "map"}
+    if value is None:
+        return "null"
+    return next((name for kind, name in names_of.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def in_scope_configs(configs: Iterable[DeviceConfig], driver: str, request: str) -> tuple[DeviceConfig, ...]:
     """The opaque configs that apply to ``request`` (``main`` or ``main/sub``) on a device of ``driver``, in
     order."""
-    raise NotImplementedError
+    parent = request.partition("/")[0]
+    return tuple(
+        config
+        for config in configs
+        if config.driver == driver
+        and (not config.requests or request in config.requests or parent in config.requests)
+    )
 
 
 def extract(
@@ -108,6 +172,37 @@ def extract(
 
     The outcome does not depend on the order of extractors or configs; errors of the slice come before errors
     of the claim, and those before strict gating. The total cost is capped by
-    :data:`api.names.REQUEST_COST_CAP`.
+    :data:`sharing_affinity.api.names.REQUEST_COST_CAP`.
     """
-    raise NotImplementedError
+    slice_errors: list[SliceError] = []
+    claim_errors: list[ClaimError] = []
+    keys: dict[str, str] = {}
+    missing: list[str] = []
+    cost = 0
+    for extractor in sorted(extractors, key=lambda e: e.name):
+        values: dict[str, set[str]] = {FROM_CLAIM: set(), FROM_CLASS: set()}
+        for config in configs:
+            evaluation = evaluator.evaluate(extractor.expression, config)
+            cost += evaluation.cost
+            if cost > names.REQUEST_COST_CAP:
+                problem = f"all configs of the request together cost more than {names.REQUEST_COST_CAP}"
+                return SliceError(extractor.name, "cost", problem)
+            if evaluation.value is None:
+                slice_errors.append(SliceError(extractor.name, evaluation.error_kind, evaluation.error))
+            elif evaluation.value:
+                values[config.source].add(evaluation.value)
+        # The claim's values win over the class's, key by key.
+        chosen = sorted(values[FROM_CLAIM] or values[FROM_CLASS])
+        if len(chosen) > 1:
+            claim_errors.append(ClaimError(extractor.name, (chosen[0], chosen[1])))
+        elif chosen:
+            keys[extractor.name] = chosen[0]
+        else:
+            missing.append(extractor.name)
+    if slice_errors:
+        return min(slice_errors, key=lambda e: (e.key, e.kind, e.problem))
+    if claim_errors:
+        return claim_errors[0]
+    if missing:
+        return Unsatisfied(tuple(missing))
+    return Extracted(key_map(keys))

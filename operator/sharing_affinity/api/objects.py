@@ -552,7 +552,7 @@ def _device(reader: Reader) -> Device:
     unsupported = list(reader.unknown(*_DEVICE_FIELDS))
     attributes, capacity = reader.obj("attributes"), reader.obj("capacity")
     for name in attributes.data:
-        attributes.obj(str(name))
+        unsupported.extend(attributes.obj(str(name)).unknown("string", "int", "bool", "version"))
     selector = reader.maybe("nodeSelector")
     counters = []
     for use in reader.each("consumesCounters"):

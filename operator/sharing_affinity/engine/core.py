@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sharing_affinity.api import parse_allocation
+from sharing_affinity.engine import auditing, releasing, views
+from sharing_affinity.engine.deciding import Decider
+from sharing_affinity.engine.extracting import Extractions
 from sharing_affinity.engine.types import (
     Changes,
     Decision,
@@ -18,6 +22,7 @@ from sharing_affinity.engine.types import (
     Release,
     SliceStatus,
 )
+from sharing_affinity.engine.world import Assumption, World
 
 
 class Engine:
@@ -29,77 +34,116 @@ class Engine:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
+        self._world = World(self.options)
+        self._decider = Decider(self._world)
+
+    @property
+    def extractions(self) -> Extractions:
+        """The extraction stage, for its counters."""
+        return self._world.extractions
 
     def observe(self, event: Event, now: float = 0.0) -> Changes:
         """Take an object in. Never raises for a bad object: it is refused alone and reported in the changes.
 
-        Late events are harmless: an older resourceVersion of the same UID, or the deletion of another UID,
-        changes nothing. A claim seen with an allocation ends its assumption.
+        Late events are harmless: an older resourceVersion of the same object, anything of a UID that is gone,
+        or the deletion of another UID, changes nothing. A claim seen with an allocation ends its assumption;
+        a writer whose PUT succeeded may observe the response, which is the claim as the watch will show it.
         """
-        raise NotImplementedError
+        return self._world.observe(event, now)
 
     def extract(self, budget: int = 1) -> int:
         """Run at most ``budget`` extractor evaluations that decisions or locks wait for; how many remain
         (H10).
 
         One evaluation is bounded by the cost limit; call it in a loop against your own time slice, until it
-        returns 0, before deciding.
+        returns 0, before deciding. A decision that still meets something new says so and queues it.
         """
-        raise NotImplementedError
+        self._world.extractions.run(budget)
+        return self._world.extractions.waiting
+
+    def settle(self) -> Changes:
+        """After :meth:`extract` has returned 0: derive again the locks of holders that waited for it."""
+        return self._world.settle_extractions()
 
     def pods(self) -> tuple[PodKey, ...]:
         """Pods to decide on, in order: priority descending, creationTimestamp, namespace/name (H12)."""
-        raise NotImplementedError
+        world = self._world
+        pods = [world.pods[key] for key in world.waiting()]
+        return tuple(p.key for p in sorted(pods, key=lambda p: (-p.priority, p.meta.created, p.key)))
 
     def decide(self, pod: PodKey, now: float, new_uuid: Callable[[], str]) -> Decision:
-        """Where the pod's claims go. Changes nothing.
+        """Where the pod's claims go. Changes nothing (but the queue of :meth:`extract`).
 
         ``new_uuid`` gives share IDs (lower-case RFC 4122). ``now`` becomes the allocationTimestamp in whole
         seconds.
         """
-        raise NotImplementedError
+        return self._decider.decide(pod, now, new_uuid)
 
-    def assume(self, placement: Placed) -> None:
+    def assume(self, placement: Placed) -> Changes:
         """Count the placement's claims as allocated until they are seen, confirmed or forgotten."""
-        raise NotImplementedError
+        for write in placement.writes:
+            assumption = Assumption(
+                key=(write.namespace, write.name),
+                pod=placement.pod,
+                node=placement.node,
+                allocation=parse_allocation(write.allocation, write.name),
+                record=write.record,
+            )
+            self._world.assume(write.uid, assumption)
+        results = [r for write in placement.writes for r in write.record.results]
+        return Changes(pools=frozenset((r.driver, r.pool) for r in results))
 
-    def confirm(self, uid: str) -> None:
-        """The write of this claim succeeded. It stays assumed until the watch shows it, but may no longer be
-        forgotten and no longer holds back writes that depend on it. Idempotent."""
-        raise NotImplementedError
+    def confirm(self, uid: str, resource_version: str = "") -> None:
+        """The write of this claim succeeded, with this resourceVersion. It stays assumed until the watch
+        shows the claim, but no longer holds back writes that depend on it. Idempotent."""
+        self._world.confirm(uid, resource_version)
 
     def forget(self, uid: str) -> Changes:
-        """The write of this claim did certainly not happen: drop its assumption. Idempotent per claim UID."""
-        raise NotImplementedError
+        """The write of this claim did certainly not happen: drop its assumption. Idempotent per claim UID; a
+        confirmed one is not forgotten any more."""
+        assumption = self._world.assumed.get(uid)
+        if assumption is None or assumption.confirmed:
+            return Changes()
+        return self._world.release_assumption(uid)
 
     def assumed(self) -> tuple[str, ...]:
         """UIDs of claims that are assumed now."""
-        raise NotImplementedError
+        return tuple(self._world.assumed)
 
     def releases(self, now: float) -> tuple[Release, ...]:
         """Own allocations to free (H8). Pure; call it after events that matter and now and then."""
-        raise NotImplementedError
+        return releasing.releases(self._world, now)
 
     def notices(self) -> tuple[Notice, ...]:
         """What people should hear of, since the last call."""
-        raise NotImplementedError
+        found = tuple(self._world.notices)
+        self._world.notices.clear()
+        return found
 
     def lock_table(self, pools: Iterable[PoolId] | None = None) -> tuple[PoolLocks, ...]:
         """The lock state of all affinity pools, or of some, sorted by driver and pool."""
-        raise NotImplementedError
+        return views.lock_table(self._world, pools)
 
     def slice_status(self, name: str) -> SliceStatus | None:
         """Conditions for one SharingAffinitySlice, ``None`` when there is none of that name."""
-        raise NotImplementedError
+        return views.slice_status(self._world, name)
 
     def audit(self, claims: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
         """Compare the confirmed layer with a consistent list of claims; one line per difference (H9).
 
         Call it when the feed has passed the list's resourceVersion. Changes nothing.
         """
-        raise NotImplementedError
+        return auditing.audit(self._world, claims)
+
+    def misplaced(self) -> tuple[Notice, ...]:
+        """Bound pods whose claim points to another node (H7), for the audit to report."""
+        return auditing.misplaced(self._world)
 
     def rebuild(self, claims: Iterable[Mapping[str, Any]] | None = None, now: float = 0.0) -> Changes:
         """Derive the claim state anew from a list (or from what was observed), then re-apply the
         assumptions."""
-        raise NotImplementedError
+        return auditing.rebuild(self._world, claims, now)
+
+    def fingerprint(self) -> object:
+        """All derived state as one comparable value: equal for engines that know the same objects."""
+        return views.fingerprint(self._world)

@@ -1,0 +1,91 @@
+"""What a search works on, prepared for one pod on one node, and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sharing_affinity.api import Claim, DeviceClass, KeyMap, Quantity, RequestSpec
+from sharing_affinity.extraction import Extraction
+from sharing_affinity.locks import DeviceId
+from sharing_affinity.pools import Pool, PoolDevice
+
+
+class NodeError(Exception):
+    """The node cannot be judged or used at all for these claims (settled semantics 15); the text says why."""
+
+
+class Abort(Exception):  # noqa: N818 - it ends the pod's attempt, on every node
+    """A slice or claim author's error met inside a search: the pod's allocation ends."""
+
+    def __init__(self, cause: Extraction) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A device on the node that a request's selectors match; ``error`` when evaluating them failed.
+
+    ``settled`` is False for a device whose fence is too young to rely on (H4).
+    """
+
+    id: DeviceId
+    entry: PoolDevice
+    pool: Pool
+    error: str = ""
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One way to serve a request: the request itself, or one of its alternatives.
+
+    ``name`` is the result's request name. ``candidates`` are in upstream's search order; in mode All they are
+    the devices that all have to be taken.
+    """
+
+    claim: int
+    name: str
+    spec: RequestSpec
+    device_class: DeviceClass
+    candidates: tuple[Candidate, ...]
+    all_devices: bool
+    count: int
+
+
+Requests = tuple[tuple[tuple[Leaf, ...], ...], ...]
+"""By claim, by request, by alternative."""
+
+KeysOf = Callable[[Pool, int, str], Extraction]
+"""The extraction for (pool, claim index, result name): already evaluated, never evaluated here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One device given to one request. ``share`` tells that the result needs a share ID."""
+
+    leaf: Leaf
+    candidate: Candidate
+    share: bool
+    consumed: Mapping[str, Quantity]
+    keys: KeyMap
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Results by claim, in order of allocation. ``new_locks`` counts devices that were not locked before."""
+
+    results: tuple[tuple[Chosen, ...], ...]
+    selected: Mapping[tuple[int, int], Leaf]
+    new_locks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything one search needs."""
+
+    claims: tuple[Claim, ...]
+    requests: Requests
+    pack: bool
+    max_steps: int

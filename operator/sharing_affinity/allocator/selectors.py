@@ -1,0 +1,57 @@
+"""CEL selectors of classes and requests on devices, each evaluated once per content.
+
+Many devices differ in nothing a selector can see, so results are memoised by (expression, device content),
+errors like values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections import OrderedDict
+from typing import Any, Final
+
+from sharing_affinity.api import Device, names
+
+_CAPACITY: Final = 262_144
+
+
+class Selectors:
+    """Evaluates device selectors in the device environment, memoised."""
+
+    def __init__(self) -> None:
+        self._cel: Any = importlib.import_module("kubernetes_cel")
+        self._device: Any = importlib.import_module("kubernetes_cel.device")
+        self._environment = self._cel.Environment.device()
+        self._memo: OrderedDict[tuple[str, str], bool | str] = OrderedDict()
+
+    def matches(self, expression: str, driver: str, device: Device) -> bool | str:
+        """Whether the device is selected, or the text of an error (compile, run time, cost, or not a
+        bool)."""
+        key = (expression, _content(driver, device))
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._run(expression, driver, device)
+            if len(self._memo) > _CAPACITY:
+                self._memo.popitem(last=False)
+        return found
+
+    def _run(self, expression: str, driver: str, device: Device) -> bool | str:
+        try:
+            program = self._environment.compile(expression)
+        except self._cel.CelError as error:
+            return f"CEL compile error: {error}"
+        variable = self._device.device_variable(
+            driver, device.attributes, device.capacity_json, device.allow_multiple
+        )
+        outcome = program.run({"device": variable}, cost_limit=names.POOL_COST_BUDGET)
+        if outcome.error is not None:
+            return f"CEL runtime error: {outcome.error}"
+        if not isinstance(outcome.value, bool):
+            return "CEL result is not a bool"
+        return outcome.value
+
+
+def _content(driver: str, device: Device) -> str:
+    content = (driver, device.attributes, device.capacity_json, device.allow_multiple)
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)

@@ -1,0 +1,84 @@
+"""Checking memory against the objects, and rebuilding it from them (H9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sharing_affinity.api import BadObject, Claim, parse_claim
+from sharing_affinity.engine.types import Applied, Changes, Notice
+from sharing_affinity.engine.world import World, merged, salvage_claim
+
+Holdings = dict[str, tuple[tuple[str, ...], ...]]
+
+
+def _understood(claims: Iterable[Mapping[str, Any]]) -> dict[str, Claim]:
+    found = {}
+    for raw in claims:
+        try:
+            claim: Claim | None = parse_claim(raw)
+        except BadObject:
+            claim = salvage_claim(raw)
+        if claim is not None:
+            found[claim.meta.uid] = claim
+    return found
+
+
+def audit(world: World, claims: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Lines about claims whose holds in memory are not those of the list. Assumed claims are not compared."""
+    listed = {uid: _results(claim) for uid, claim in _understood(claims).items()}
+    held = {uid: _held(world, uid) for uid in world.ledger.claims()}
+    lines = []
+    for uid in sorted(set(listed) | set(held)):
+        if uid in world.assumed:
+            continue
+        expected, actual = listed.get(uid, ()), held.get(uid, ())
+        if expected != actual:
+            lines.append(f"claim {uid}: the list says {list(expected)}, memory says {list(actual)}")
+    return tuple(lines)
+
+
+def _results(claim: Claim) -> tuple[tuple[str, ...], ...]:
+    if claim.allocation is None:
+        return ()
+    return tuple(
+        sorted((r.driver, r.pool, r.device, r.share_id) for r in claim.allocation.results if not r.admin)
+    )
+
+
+def _held(world: World, uid: str) -> tuple[tuple[str, ...], ...]:
+    found = []
+    for device in set(world.ledger.devices_of(uid)):
+        found += [
+            (*device, hold.share_id) for hold in world.ledger.occupancy(device).holds if hold.uid == uid
+        ]
+    return tuple(sorted(found))
+
+
+def misplaced(world: World) -> tuple[Notice, ...]:
+    """Bound pods with a claim allocated for another node."""
+    found = []
+    for pod in world.pods.values():
+        node = world.nodes.get(pod.node_name)
+        if node is None or pod.finished:
+            continue
+        for entry in pod.claims:
+            claim = world.claims.get((pod.meta.namespace, entry.claim))
+            selector = claim.allocation.node_selector if claim is not None and claim.allocation else None
+            if selector is not None and not selector.matches(node.name, node.labels):
+                text = f"it runs on {node.name}, but claim {entry.claim} is allocated for another node"
+                found.append(Notice("Misplaced", "Pod", *pod.key, text))
+    return tuple(found)
+
+
+def rebuild(world: World, claims: Iterable[Mapping[str, Any]] | None, now: float) -> Changes:
+    """Drop what is derived from claims and derive it again; assumptions are re-applied on top."""
+    changes = Changes()
+    if claims is not None:
+        listed = list(claims)
+        names = {(c.meta.namespace, c.meta.name) for c in _understood(listed).values()}
+        for key in set(world.claims) - names:
+            changes = merged(changes, world.remove_claim(key))
+        for raw in listed:
+            changes = merged(changes, world.observe(Applied(raw), now))
+    return merged(changes, world.rederive_all())

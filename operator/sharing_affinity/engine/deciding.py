@@ -1,0 +1,464 @@
+"""One decision: which node a pod's claims go to, and which devices there.
+
+All unallocated claims of the pod that affinity pools can serve are placed together on one node, or none is.
+The order of work: is the pod ours, are its claims whole; are all extractions it could meet made and good
+(H10); which nodes pass the pod's own constraints; then node by node the device search, until one does. Reads
+the world, changes nothing in it but the queue of evaluations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from sharing_affinity.allocator import Abort, Builder, NodeError, Problem, Search, Solution
+from sharing_affinity.allocator.result import allocation
+from sharing_affinity.api import Claim, Node, Pod, Record, RecordedResult, RequestSpec
+from sharing_affinity.api.objects import DeviceConfig
+from sharing_affinity.api.reader import format_time
+from sharing_affinity.engine.diagnosing import fold_diagnosis, judge_node
+from sharing_affinity.engine.matching import Matches
+from sharing_affinity.engine.types import (
+    ClaimWrite,
+    Decision,
+    Diagnosis,
+    NodeVerdict,
+    NotServed,
+    Placed,
+    PodKey,
+    Reason,
+    Unplaced,
+)
+from sharing_affinity.engine.world import World
+from sharing_affinity.extraction import ClaimError, Extraction, SliceError, Unsatisfied, in_scope_configs
+from sharing_affinity.nodes import Demand, Fit, resource_fit, static_reason, volume_reason
+from sharing_affinity.pools import Pool
+
+MAX_STEPS: Final = 20_000
+"""Devices one search may try on one node before it gives the node up."""
+_BACKOFF_TOPOLOGY: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+
+
+class _Pending(Exception):  # noqa: N818 - an answer, not an error
+    """An extraction that has not been made yet."""
+
+
+@dataclass(slots=True)
+class Case:
+    """A pod with its claims, sorted by what has to happen to them."""
+
+    pod: Pod
+    ours: tuple[Claim, ...] = ()
+    others: tuple[Claim, ...] = ()
+    allocated: tuple[Claim, ...] = ()
+    keys: dict[tuple[tuple[str, str], int, str], Extraction] = field(default_factory=dict)
+
+
+class Decider:
+    """Decides for pods against one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def decide(self, key: PodKey, now: float, new_uuid: Callable[[], str]) -> Decision:
+        case = self.open_case(key)
+        if not isinstance(case, Case):
+            return case
+        try:
+            problem = self.extraction_problem(case)
+        except _Pending:
+            return Unplaced(Reason.EXTRACTION_PENDING, "its sharing-affinity keys are still being extracted")
+        return problem or self._place(case, now, new_uuid)
+
+    # --- is it ours -----------------------------------------------------------------------------------------
+
+    def open_case(self, key: PodKey) -> Case | NotServed | Unplaced:
+        """The pod with its claims, or why there is nothing to decide (H12)."""
+        world = self._world
+        pod = world.pods.get(key)
+        if (
+            pod is None
+            or pod.finished
+            or pod.meta.deleting
+            or pod.scheduler not in world.options.scheduler_names
+        ):
+            return NotServed(Reason.NOT_OURS)
+        claims: list[Claim] = []
+        for entry in pod.claims:
+            if entry.not_needed:
+                continue
+            claim = world.claims.get((pod.meta.namespace, entry.claim)) if entry.claim else None
+            if claim is None or claim.meta.deleting:
+                return NotServed(Reason.WAITING)
+            if entry.generated and claim.owner_pod and claim.owner_pod != pod.meta.uid:
+                return NotServed(Reason.WAITING)
+            if claim not in claims:
+                claims.append(claim)
+        open_claims = [c for c in claims if world.allocation_of(c) is None]
+        if not open_claims or pod.gates:
+            return NotServed(Reason.NOT_OURS)
+        case = Case(pod, allocated=tuple(c for c in claims if world.allocation_of(c) is not None))
+        problem = self._sort_claims(case, open_claims)
+        if problem is not None or case.ours:
+            unserved = self._unserved(pod)
+            if unserved:
+                return NotServed(Reason.UNSUPPORTED, unserved)
+            return problem if problem is not None else case
+        return NotServed(Reason.NOT_OURS)
+
+    def _unserved(self, pod: Pod) -> str:
+        """Pods whose claims only the operator could allocate, but does not (one Event says why)."""
+        if pod.node_name:
+            return "spec.nodeName is set: claims for sharing-affinity devices need a pod that is scheduled"
+        if pod.group:
+            return f"it belongs to the pod group {pod.group}: pod groups are not served from affinity pools"
+        if pod.unsupported:
+            return f"{pod.unsupported[0]} is not implemented by this version"
+        return ""
+
+    def _sort_claims(self, case: Case, claims: Sequence[Claim]) -> Unplaced | None:
+        """Tell claims for affinity pools from others; a problem with one of ours ends it."""
+        ours: list[Claim] = []
+        others: list[Claim] = []
+        for claim in claims:
+            fenced, stock, neither = self._reach(claim)
+            if not fenced:
+                others.append(claim)
+                continue
+            if claim.unsupported:
+                return Unplaced(
+                    Reason.UNSUPPORTED,
+                    f"claim {claim.meta.name} uses {claim.unsupported[0]}, "
+                    "which this version does not implement",
+                )
+            if stock and not neither:
+                if self._only_stock(claim):
+                    # Stock pools can serve all of it, so the scheduler will.
+                    others.append(claim)
+                    continue
+                return Unplaced(
+                    Reason.MIXED_CLAIM,
+                    f"claim {claim.meta.name}: request {fenced[0]} needs fenced devices and request "
+                    f"{stock[0]} needs devices of ordinary pools; split it into two claims",
+                )
+            ours.append(claim)
+        case.ours, case.others = tuple(ours), tuple(others)
+        return None
+
+    def _reach(self, claim: Claim) -> tuple[list[str], list[str], list[str]]:
+        """Requests by what could serve them at all: affinity pools, only stock pools, nothing."""
+        fenced: list[str] = []
+        stock: list[str] = []
+        neither: list[str] = []
+        holding = [r for r in claim.requests if not all(spec.admin for _, spec in r.alternatives())]
+        for request in holding or claim.requests:
+            found = [m for _, spec in request.alternatives() for m in self._matches(spec)]
+            if any(m.affinity for m in found):
+                fenced.append(request.name)
+            elif any(m.stock for m in found):
+                stock.append(request.name)
+            else:
+                neither.append(request.name)
+        return fenced, stock, neither
+
+    def _only_stock(self, claim: Claim) -> bool:
+        return all(
+            any(m.stock for _, spec in request.alternatives() for m in self._matches(spec))
+            for request in claim.requests
+        )
+
+    def _matches(self, spec: RequestSpec) -> tuple[Matches, ...]:
+        device_class = self._world.classes.get(spec.device_class)
+        return (self._world.matches.matches(device_class, spec),) if device_class is not None else ()
+
+    # --- extraction before anything else (H10) --------------------------------------------------------------
+
+    def extraction_problem(self, case: Case) -> Unplaced | None:
+        """An author's error that ends the attempt whatever the order of search. Raises when not all is
+        known."""
+        found: list[tuple[Pool, Claim, SliceError | ClaimError]] = []
+        pending = False
+        for index, claim in enumerate(case.ours):
+            for request in claim.requests:
+                for name, spec in request.alternatives():
+                    if spec.admin:
+                        continue
+                    for matches in self._matches(spec):
+                        for pools in matches.sets.values():
+                            pool = self._world.pools[next(iter(pools))]
+                            outcome = self._outcome(case, pool, index, name)
+                            if outcome is None:
+                                pending = True
+                            elif isinstance(outcome, SliceError | ClaimError):
+                                witness = self._witness(case, pools)
+                                if witness is not None:
+                                    found.append((witness, claim, outcome))
+        if pending:
+            raise _Pending
+        if not found:
+            return None
+        slices = [f for f in found if isinstance(f[2], SliceError)]
+        pool, claim, outcome = min(slices or found, key=lambda f: (f[0].id, f[1].key, str(f[2])))
+        if isinstance(outcome, SliceError):
+            return Unplaced(
+                Reason.SLICE_ERROR,
+                f"CEL expression {outcome.key} of pool {pool.name} (driver {pool.driver}) failed to evaluate "
+                f"against the opaque config of claim {claim.meta.name}: {outcome.message}; "
+                "the driver has to publish a working extractor",
+            )
+        return Unplaced(
+            Reason.CLAIM_ERROR,
+            f"claim {claim.meta.name} contradicts itself: {outcome.message}; "
+            "it stays pending until the claim or the pool changes",
+        )
+
+    def _witness(
+        self, case: Case, pools: Sequence[tuple[str, str]] | dict[tuple[str, str], None]
+    ) -> Pool | None:
+        """A pool of these on some node that passes the pod's own constraints."""
+        world = self._world
+        for pool_id in sorted(pools):
+            pool = world.pools[pool_id]
+            names = {m.node_name for m in pool.members}
+            nodes = (world.nodes[n] for n in sorted(names) if n in world.nodes) if "" not in names else None
+            for node in nodes if nodes is not None else world.nodes.values():
+                here = any(np.pool.id == pool_id for np in world.node_pools(node))
+                if here and not self._constraint(case, node):
+                    return pool
+        return None
+
+    def _outcome(self, case: Case, pool: Pool, index: int, name: str) -> Extraction | None:
+        configs = in_scope_configs(self._configs(case, index, name), pool.driver, name)
+        return self._world.extractions.outcome(pool.extractors, configs)
+
+    def _configs(self, case: Case, index: int, name: str) -> tuple[DeviceConfig, ...]:
+        """The configs of a claim as its allocation would carry them for this alternative: class, then
+        claim."""
+        claim = case.ours[index]
+        parent = name.partition("/")[0]
+        request = next(r for r in claim.requests if r.name == parent)
+        spec = dict(request.alternatives())[name]
+        device_class = self._world.classes.get(spec.device_class)
+        return (device_class.configs if device_class is not None else ()) + claim.configs
+
+    def keys_of(self, case: Case, pool: Pool, index: int, name: str) -> Extraction:
+        """The extraction for a request on a pool, remembered for the case."""
+        key = (pool.id, index, name)
+        found = case.keys.get(key)
+        if found is None:
+            outcome = self._outcome(case, pool, index, name)
+            found = case.keys[key] = outcome if outcome is not None else Unsatisfied(("(not extracted yet)",))
+        return found
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def _constraint(self, case: Case, node: Node) -> str:
+        """What keeps the pod off a node for good: the node itself, volumes, claims allocated elsewhere."""
+        world = self._world
+        reason = static_reason(case.pod, node)
+        if reason:
+            return reason
+        for claim in case.allocated:
+            held = world.allocation_of(claim)
+            selector = held.node_selector if held is not None else None
+            if selector is not None and not selector.matches(node.name, node.labels):
+                return "node(s) where another claim of the pod is not available"
+        return volume_reason(case.pod, node, world.volume_claims, world.volumes)
+
+    def _time_constraint(self, case: Case, node: Node, now: float) -> tuple[str, float | None]:
+        """What keeps the pod off a node for a while, and until when."""
+        world = self._world
+        for claim in case.ours:
+            cleared = world.cleared.get(claim.meta.uid)
+            if cleared is not None and now < cleared.until and cleared.node != node.name:
+                return "node(s) other than the one its claim was just freed on", cleared.until
+        if node.name == case.pod.nominated_node:
+            return "", None
+        exclusion = world.exclusions.get((case.pod.key, case.pod.meta.uid), {}).get(node.name)
+        if exclusion is not None and now < exclusion.until:
+            return "node(s) where the scheduler took the claim's allocation back", exclusion.until
+        return "", None
+
+    def _candidates(self, case: Case) -> list[Node]:
+        """Nodes with devices for every request, in the order they are tried."""
+        world = self._world
+        names: set[str] | None = None
+        for claim in case.ours:
+            for request in claim.requests:
+                here: set[str] = set()
+                anywhere = False
+                for _, spec in request.alternatives():
+                    for matches in self._matches(spec):
+                        for pool_id in (*matches.affinity, *(matches.stock if spec.admin else ())):
+                            pool = world.pools[pool_id]
+                            nodes = {m.node_name for m in pool.members}
+                            anywhere = anywhere or "" in nodes
+                            here |= nodes
+                if not anywhere:
+                    names = here if names is None else names & here
+        nodes_found = (
+            [world.nodes[n] for n in names if n in world.nodes]
+            if names is not None
+            else list(world.nodes.values())
+        )
+        excluded = world.exclusions.get((case.pod.key, case.pod.meta.uid), {})
+        domains = {
+            (key, world.nodes[name].labels.get(key))
+            for name in excluded
+            if name in world.nodes
+            for key in _BACKOFF_TOPOLOGY
+            if world.nodes[name].labels.get(key)
+        }
+
+        def rank(node: Node) -> tuple[bool, bool, str]:
+            near = any((key, node.labels.get(key)) in domains for key in _BACKOFF_TOPOLOGY)
+            return (node.name != case.pod.nominated_node, near, node.name)
+
+        return sorted(nodes_found, key=rank)
+
+    # --- placing --------------------------------------------------------------------------------------------
+
+    def _place(self, case: Case, now: float, new_uuid: Callable[[], str]) -> Decision:
+        demand = Demand(case.pod, self._world.extended)
+        verdicts: list[NodeVerdict] = []
+        retry: list[float] = []
+        best: tuple[Solution, Node] | None = None
+        later: list[Node] = []
+        try:
+            for node, fit in self._fitting(case, demand, now, verdicts, retry):
+                if fit.preempting:
+                    later.append(node)
+                    continue
+                solution = self._try_node(case, node, now, verdicts, retry)
+                if solution is None:
+                    continue
+                if best is None or solution.new_locks < best[0].new_locks:
+                    best = (solution, node)
+                done = not self._world.options.scoring or not solution.new_locks
+                if done or node.name == case.pod.nominated_node:
+                    break
+            for node in later if best is None else ():
+                solution = self._try_node(case, node, now, verdicts, retry)
+                if solution is not None:
+                    best = (solution, node)
+                    break
+        except Abort as abort:
+            # Evaluated beforehand, so only an extractor set no witness was found for gets here.
+            reason = Reason.SLICE_ERROR if isinstance(abort.cause, SliceError) else Reason.CLAIM_ERROR
+            return Unplaced(reason, str(getattr(abort.cause, "message", abort.cause)))
+        if best is None:
+            retry_at = min(retry, default=None)
+            diagnosis = Diagnosis(tuple(verdicts), len(self._world.nodes))
+            return Unplaced(Reason.NO_NODE, fold_diagnosis(diagnosis), diagnosis, retry_at)
+        return self._placed(case, *best, now, new_uuid)
+
+    def _fitting(
+        self, case: Case, demand: Demand, now: float, verdicts: list[NodeVerdict], retry: list[float]
+    ) -> Iterator[tuple[Node, Fit]]:
+        for node in self._candidates(case):
+            reason = self._constraint(case, node)
+            if not reason:
+                reason, until = self._time_constraint(case, node, now)
+                if until is not None:
+                    retry.append(until)
+            fit = Fit(reason)
+            if not reason:
+                fit = resource_fit(demand, node, self._world.usage.load(node.name))
+            if fit.reason:
+                verdicts.append(NodeVerdict(node.name, fit.reason))
+            else:
+                yield node, fit
+
+    def _try_node(
+        self, case: Case, node: Node, now: float, verdicts: list[NodeVerdict], retry: list[float]
+    ) -> Solution | None:
+        world = self._world
+        node_pools = world.node_pools(node)
+        try:
+            if case.others:
+                problem = self._others_elsewhere(case, node)
+                if problem:
+                    verdicts.append(NodeVerdict(node.name, problem))
+                    return None
+            builder = Builder(
+                node_pools,
+                world.classes,
+                world.matches.verdicts,
+                settled=lambda device: world.settles_at(device) <= now,
+            )
+            requests = builder.requests(case.ours)
+            search = Search(
+                Problem(case.ours, requests, world.options.scoring, MAX_STEPS),
+                world.ledger,
+                partial(self.keys_of, case),
+            )
+            solution = search.run()
+        except NodeError as error:
+            verdicts.append(NodeVerdict(node.name, str(error)))
+            return None
+        if solution is None:
+            young = [
+                world.settles_at(c.id)
+                for claim in requests
+                for leaves in claim
+                for leaf in leaves
+                for c in leaf.candidates
+                if not c.settled
+            ]
+            retry.extend(young[:1] and [min(young)])
+            keys_of = partial(self.keys_of, case)
+            verdicts.append(judge_node(world, case.ours, node, requests, keys_of, now))
+        return solution
+
+    def _others_elsewhere(self, case: Case, node: Node) -> str:
+        """Whether claims that stock pools serve could be allocated here as well; the scheduler does that."""
+        world = self._world
+        builder = Builder(world.node_pools(node), world.classes, world.matches.verdicts, managed=False)
+        try:
+            requests = builder.requests(case.others)
+            search = Search(
+                Problem(case.others, requests, False, MAX_STEPS),
+                world.ledger,
+                lambda _pool, _index, _name: Unsatisfied(()),
+            )
+            if search.run() is None:
+                return "cannot allocate the pod's claims for ordinary pools"
+        except NodeError as error:
+            return str(error)
+        return ""
+
+    def _placed(
+        self, case: Case, solution: Solution, node: Node, now: float, new_uuid: Callable[[], str]
+    ) -> Placed:
+        timestamp = format_time(now)
+        writes = []
+        for index, claim in enumerate(case.ours):
+            chosen = solution.results[index]
+            selected = [solution.selected[(index, i)] for i in range(len(claim.requests))]
+            content = allocation(claim, chosen, selected, node.name, timestamp, new_uuid)
+            results = tuple(
+                RecordedResult(
+                    entry["request"],
+                    entry["driver"],
+                    entry["pool"],
+                    entry["device"],
+                    entry.get("shareID", ""),
+                    choice.keys,
+                )
+                for entry, choice in zip(content["devices"]["results"], chosen, strict=True)
+            )
+            meta = claim.meta
+            writes.append(
+                ClaimWrite(
+                    meta.namespace,
+                    meta.name,
+                    meta.uid,
+                    meta.resource_version,
+                    content,
+                    Record("", timestamp, results),
+                )
+            )
+        after = frozenset(c.meta.uid for c in case.allocated if c.meta.uid in self._world.assumed)
+        return Placed(case.pod.key, case.pod.meta.uid, node.name, tuple(writes), after)

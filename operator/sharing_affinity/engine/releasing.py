@@ -1,0 +1,89 @@
+"""Own allocations that nobody uses, to be freed (H8).
+
+Only what the record proves to be ours and what is reserved for nobody is looked at; kube-controller-manager
+takes back what has been used. A claim is freed when no live pod wants it any more, its node or its device is
+gone or drained, or its pod has waited past the grace time while another pod waits for the same device.
+"""
+
+from __future__ import annotations
+
+from sharing_affinity.api import Allocation, Claim, Pod
+from sharing_affinity.api import record as records
+from sharing_affinity.api.reader import parse_time
+from sharing_affinity.engine.types import Release
+from sharing_affinity.engine.world import World
+
+
+def is_own(claim: Claim) -> bool:
+    """Whether the record says that the stored allocation is ours."""
+    allocation = claim.allocation
+    return (
+        allocation is not None
+        and claim.record is not None
+        and records.matches(claim.record, allocation.timestamp, [r.identity for r in allocation.results])
+    )
+
+
+def releases(world: World, now: float) -> tuple[Release, ...]:
+    found = []
+    for claim in world.claims.values():
+        if claim.allocation is None or claim.reserved_for or not is_own(claim):
+            continue
+        reason = _unused(world, claim, claim.allocation, now)
+        if reason:
+            meta = claim.meta
+            found.append(Release(meta.namespace, meta.name, meta.uid, meta.resource_version, reason))
+    return tuple(sorted(found, key=lambda r: (r.namespace, r.name)))
+
+
+def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> str:
+    pods = [world.pods[key] for key in world.pods_of_claim.get(claim.key, ())]
+    live = [p for p in pods if not p.finished and not p.meta.deleting]
+    if claim.owner_pod:
+        live = [p for p in live if p.meta.uid == claim.owner_pod]
+    if not live:
+        return "no live pod references the claim"
+    if any(p.node_name for p in live):
+        # Bound, and about to be reserved by the scheduler or the controller.
+        return ""
+    node_name = allocation.node_selector.single_node() if allocation.node_selector is not None else None
+    if node_name is not None and node_name not in world.nodes:
+        return f"node {node_name} is gone"
+    if node_name is not None and any(
+        t.effect == "NoExecute" and not all(any(x.tolerates(t) for x in p.tolerations) for p in live)
+        for t in world.nodes[node_name].taints
+    ):
+        return f"node {node_name} is tainted NoExecute"
+    for result in allocation.results:
+        pool = world.pools.get((result.driver, result.pool))
+        if result.admin or pool is None or not pool.complete:
+            continue
+        device = next((d for d in pool.listed if d.name == result.device), None)
+        if device is None:
+            return f"device {result.pool}/{result.device} is gone"
+        if any(t.effect == "NoExecute" for t in device.taints):
+            return f"device {result.pool}/{result.device} is tainted NoExecute"
+    return _waited_too_long(world, claim, allocation, live, now)
+
+
+def _waited_too_long(world: World, claim: Claim, allocation: Allocation, live: list[Pod], now: float) -> str:
+    since = parse_time(allocation.timestamp)
+    if since is None or now - since < world.options.grace:
+        return ""
+    pools = {(r.driver, r.pool) for r in allocation.results}
+    mine = {p.key for p in live}
+    for key in world.waiting() - mine:
+        for entry in world.pods[key].claims:
+            other = world.claims.get((key[0], entry.claim))
+            if other is not None and world.allocation_of(other) is None and _wants(world, other, pools):
+                return "its pod stayed unscheduled while another pod waits for the device"
+    return ""
+
+
+def _wants(world: World, claim: Claim, pools: set[tuple[str, str]]) -> bool:
+    for request in claim.requests:
+        for _, spec in request.alternatives():
+            device_class = world.classes.get(spec.device_class)
+            if device_class is not None and pools & set(world.matches.matches(device_class, spec).affinity):
+                return True
+    return False

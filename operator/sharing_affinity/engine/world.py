@@ -1,0 +1,778 @@
+"""The engine's memory: what was observed, and everything that follows from it.
+
+Objects are kept as views under their keys. Derived state (pools, holders, loads of nodes, pods by claim) is
+brought up to date with every event and can be derived anew at any time; nothing in it has a life of its own.
+Assumed allocations sit in the same ledger as observed ones, under the claim's UID, until the claim is seen
+allocated.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sharing_affinity.allocator import NodePool, pools_on_node
+from sharing_affinity.api import (
+    Allocation,
+    AllocationResult,
+    BadObject,
+    Claim,
+    DeviceClass,
+    KeyMap,
+    MetadataSlice,
+    Node,
+    ObjectMeta,
+    Pod,
+    Record,
+    ResourceSlice,
+    TaintRule,
+    Volume,
+    VolumeClaim,
+    names,
+    parse_allocation,
+    parse_claim,
+    parse_class,
+    parse_metadata_slice,
+    parse_node,
+    parse_pod,
+    parse_slice,
+    parse_taint_rule,
+    parse_volume,
+    parse_volume_claim,
+)
+from sharing_affinity.api import record as records
+from sharing_affinity.api.objects import read_meta
+from sharing_affinity.api.reader import Reader
+from sharing_affinity.engine.extracting import Extractions
+from sharing_affinity.engine.matching import MatchIndex
+from sharing_affinity.engine.types import (
+    Applied,
+    Changes,
+    Event,
+    Gone,
+    Notice,
+    Options,
+    PodKey,
+    PoolId,
+)
+from sharing_affinity.extraction import ClaimError, Extracted, SliceError, Unsatisfied, in_scope_configs
+from sharing_affinity.locks import DeviceId, Hold, Ledger
+from sharing_affinity.nodes import Usage
+from sharing_affinity.pools import Pool, validate
+
+ClaimKey = tuple[str, str]
+_TOMBSTONES: Final = 16_384
+_PENDING: Final = "its keys are still being extracted"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A decision whose write is not settled. ``confirmed_at`` is the resourceVersion of the successful
+    write."""
+
+    key: ClaimKey
+    pod: PodKey
+    node: str
+    allocation: Allocation
+    record: Record
+    confirmed: bool = False
+    confirmed_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A claim that lost its allocation while a live pod still wants it (H7)."""
+
+    node: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A node a pod stays off for a while, after a foreign deallocation."""
+
+    node: str
+    until: float
+    times: int
+
+
+class World:
+    """Observed objects and derived state. Only :meth:`observe` and the assumption methods change it."""
+
+    def __init__(self, options: Options, extractions: Extractions | None = None) -> None:
+        self.options = options
+        self.extractions = extractions or Extractions()
+        self.nodes: dict[str, Node] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self.rules: dict[str, TaintRule] = {}
+        self.slices: dict[str, ResourceSlice] = {}
+        self.metadata: dict[str, MetadataSlice] = {}
+        self.claims: dict[ClaimKey, Claim] = {}
+        self.pods: dict[PodKey, Pod] = {}
+        self.volumes: dict[str, Volume] = {}
+        self.volume_claims: dict[ClaimKey, VolumeClaim] = {}
+        self.pools: dict[PoolId, Pool] = {}
+        self.matches = MatchIndex(self.pools)
+        self.ledger = Ledger()
+        self.usage = Usage()
+        self.assumed: dict[str, Assumption] = {}
+        self.cleared: dict[str, Cleared] = {}
+        self.exclusions: dict[tuple[PodKey, str], dict[str, Exclusion]] = {}
+        self.notices: list[Notice] = []
+        self.pods_of_claim: dict[ClaimKey, set[PodKey]] = {}
+        self.extended: frozenset[str] = frozenset()
+        self._members: dict[PoolId, tuple[dict[str, ResourceSlice], dict[str, MetadataSlice]]] = {}
+        self._node_pools: dict[str, tuple[NodePool, ...]] = {}
+        self._pools_by_node: dict[str, dict[PoolId, None]] = {}
+        self._pools_anywhere: dict[PoolId, None] = {}
+        self._fenced_since: dict[DeviceId, float] = {}
+        self._fenced_in: dict[PoolId, frozenset[str]] = {}
+        self._unextracted: dict[str, None] = {}
+        self._waiting: dict[PodKey, None] = {}
+        self._waiting_set: frozenset[PodKey] | None = None
+        self._versions: dict[tuple[str, str, str], tuple[str, str]] = {}
+        self._dead: OrderedDict[str, None] = OrderedDict()
+        self._estimates: dict[str, int | None] = {}
+        self._kinds: dict[str, tuple[Callable[[Any], Any], Callable[[Any, float], Changes]]] = {
+            "Node": (parse_node, self._apply_node),
+            "DeviceClass": (parse_class, self._apply_class),
+            "DeviceTaintRule": (parse_taint_rule, self._apply_rule),
+            "ResourceSlice": (parse_slice, self._apply_slice),
+            names.SLICE_KIND: (parse_metadata_slice, self._apply_metadata),
+            "ResourceClaim": (parse_claim, self._apply_claim),
+            "Pod": (parse_pod, self._apply_pod),
+            "PersistentVolume": (parse_volume, self._apply_volume),
+            "PersistentVolumeClaim": (parse_volume_claim, self._apply_volume_claim),
+        }
+
+    # --- events ---------------------------------------------------------------------------------------------
+
+    def observe(self, event: Event, now: float) -> Changes:
+        if isinstance(event, Gone):
+            return self._gone(event, now)
+        kind = event.raw.get("kind")
+        known = self._kinds.get(kind) if isinstance(kind, str) else None
+        if known is None:
+            return Changes()
+        parse, apply = known
+        try:
+            view = parse(event.raw)
+        except BadObject as problem:
+            return self._refuse(problem, event)
+        if self._is_late(str(kind), view.meta):
+            return Changes()
+        return apply(view, now)
+
+    def _is_late(self, kind: str, meta: ObjectMeta) -> bool:
+        """An older state of what is known, or anything of what is gone. Notes the version otherwise."""
+        if meta.uid and meta.uid in self._dead:
+            return True
+        key = (kind, meta.namespace, meta.name)
+        known = self._versions.get(key)
+        if known is not None and _older(meta.resource_version, known[1]):
+            return True
+        self._versions[key] = (meta.uid, meta.resource_version)
+        return False
+
+    def _refuse(self, problem: BadObject, event: Applied) -> Changes:
+        """A bad object is out of the world, alone. What a bad claim holds stays held: its devices are not
+        free.
+
+        The last good view of anything else is dropped, so that nothing is decided on outdated content.
+        """
+        kind = problem.kind
+        if kind == "ResourceClaim":
+            stub = salvage_claim(event.raw)
+            if stub is None or self._is_late(kind, stub.meta):
+                return Changes(problem=problem)
+            return replace(self._apply_claim(stub, 0.0), problem=problem)
+        known = self._versions.get((kind, problem.namespace, problem.name))
+        if known is None:
+            return Changes(problem=problem)
+        changes = self._remove(kind, problem.namespace, problem.name, 0.0)
+        return replace(changes, problem=problem)
+
+    def _gone(self, event: Gone, now: float) -> Changes:
+        known = self._versions.get((event.kind, event.namespace, event.name))
+        if event.uid:
+            self._dead[event.uid] = None
+            if len(self._dead) > _TOMBSTONES:
+                self._dead.popitem(last=False)
+        if known is None or (event.uid and known[0] and known[0] != event.uid):
+            return Changes()
+        return self._remove(event.kind, event.namespace, event.name, now)
+
+    def _remove(self, kind: str, namespace: str, name: str, now: float) -> Changes:
+        self._versions.pop((kind, namespace, name), None)
+        match kind:
+            case "Node":
+                self.nodes.pop(name, None)
+                self._node_pools.pop(name, None)
+            case "DeviceClass":
+                self.classes.pop(name, None)
+                self._refresh_extended()
+            case "DeviceTaintRule":
+                rule = self.rules.pop(name, None)
+                return self._rule_changed((rule,), now)
+            case "ResourceSlice":
+                member = self.slices.pop(name, None)
+                if member is not None:
+                    return self._member_left((member.driver, member.pool), name, now)
+            case names.SLICE_KIND:
+                meta = self.metadata.pop(name, None)
+                if meta is not None:
+                    return self._member_left((meta.driver, meta.pool), name, now)
+            case "ResourceClaim":
+                claim = self.claims.pop((namespace, name), None)
+                if claim is not None:
+                    return self._claim_gone(claim)
+            case "Pod":
+                pod = self.pods.pop((namespace, name), None)
+                if pod is not None:
+                    return self._pod_gone(pod)
+            case "PersistentVolume":
+                self.volumes.pop(name, None)
+            case "PersistentVolumeClaim":
+                self.volume_claims.pop((namespace, name), None)
+        return Changes()
+
+    # --- pods that wait -------------------------------------------------------------------------------------
+
+    def waiting(self) -> frozenset[PodKey]:
+        """Unscheduled pods that may be ours."""
+        if self._waiting_set is None:
+            self._waiting_set = frozenset(self._waiting)
+        return self._waiting_set
+
+    def _note_waiting(self, pod: Pod | None, key: PodKey) -> None:
+        waits = (
+            pod is not None
+            and bool(pod.claims)
+            and not pod.node_name
+            and not pod.finished
+            and not pod.meta.deleting
+            and not pod.gates
+            and pod.scheduler in self.options.scheduler_names
+        )
+        if waits and key not in self._waiting:
+            self._waiting[key] = None
+            self._waiting_set = None
+        elif not waits and key in self._waiting:
+            del self._waiting[key]
+            self._waiting_set = None
+
+    # --- nodes, classes, volumes ----------------------------------------------------------------------------
+
+    def _apply_node(self, node: Node, _now: float) -> Changes:
+        before = self.nodes.get(node.name)
+        self.nodes[node.name] = node
+        if before is None or before.labels != node.labels:
+            self._node_pools.pop(node.name, None)
+        if before is not None and (
+            before.labels,
+            before.taints,
+            before.unschedulable,
+            before.allocatable,
+        ) == (
+            node.labels,
+            node.taints,
+            node.unschedulable,
+            node.allocatable,
+        ):
+            return Changes()
+        return Changes(pods=self.waiting())
+
+    def _apply_class(self, device_class: DeviceClass, _now: float) -> Changes:
+        self.classes[device_class.meta.name] = device_class
+        self._refresh_extended()
+        return Changes(pods=self.waiting())
+
+    def _refresh_extended(self) -> None:
+        self.extended = frozenset(
+            c.extended_resource for c in self.classes.values() if c.extended_resource
+        ) | frozenset(f"deviceclass.resource.kubernetes.io/{name}" for name in self.classes)
+
+    def _apply_volume(self, volume: Volume, _now: float) -> Changes:
+        self.volumes[volume.meta.name] = volume
+        return Changes(pods=self.waiting())
+
+    def _apply_volume_claim(self, claim: VolumeClaim, _now: float) -> Changes:
+        self.volume_claims[(claim.meta.namespace, claim.meta.name)] = claim
+        return Changes(pods=self.waiting())
+
+    # --- pools ----------------------------------------------------------------------------------------------
+
+    def _apply_slice(self, member: ResourceSlice, now: float) -> Changes:
+        before = self.slices.get(member.meta.name)
+        self.slices[member.meta.name] = member
+        pool_id = (member.driver, member.pool)
+        changes = Changes()
+        if before is not None and (before.driver, before.pool) != pool_id:
+            changes = self._member_left((before.driver, before.pool), member.meta.name, now)
+        self._members.setdefault(pool_id, ({}, {}))[0][member.meta.name] = member
+        return _merged(changes, self._refresh_pool(pool_id, now))
+
+    def _apply_metadata(self, meta: MetadataSlice, now: float) -> Changes:
+        before = self.metadata.get(meta.meta.name)
+        self.metadata[meta.meta.name] = meta
+        pool_id = (meta.driver, meta.pool)
+        changes = Changes()
+        if before is not None and (before.driver, before.pool) != pool_id:
+            changes = self._member_left((before.driver, before.pool), meta.meta.name, now)
+        self._members.setdefault(pool_id, ({}, {}))[1][meta.meta.name] = meta
+        return _merged(changes, self._refresh_pool(pool_id, now))
+
+    def _member_left(self, pool_id: PoolId, name: str, now: float) -> Changes:
+        members, metadata = self._members[pool_id]
+        (members if name in members and name not in self.slices else metadata).pop(name, None)
+        if not members and not metadata:
+            del self._members[pool_id]
+        return self._refresh_pool(pool_id, now)
+
+    def _apply_rule(self, rule: TaintRule, now: float) -> Changes:
+        before = self.rules.get(rule.meta.name)
+        self.rules[rule.meta.name] = rule
+        return self._rule_changed((before, rule), now)
+
+    def _rule_changed(self, rules: Iterable[TaintRule | None], now: float) -> Changes:
+        changes = Changes()
+        for pool_id in tuple(self._members):
+            if any(
+                r is not None and r.driver in ("", pool_id[0]) and r.pool in ("", pool_id[1]) for r in rules
+            ):
+                changes = _merged(changes, self._refresh_pool(pool_id, now))
+        return changes
+
+    def estimate(self, expression: str) -> int | None:
+        """Worst-case cost, remembered; ``None`` when the expression does not compile."""
+        if expression not in self._estimates:
+            if len(self._estimates) > _TOMBSTONES:
+                self._estimates.clear()
+            self._estimates[expression] = self.extractions.evaluator.estimate(expression)
+        return self._estimates[expression]
+
+    def _refresh_pool(self, pool_id: PoolId, now: float) -> Changes:
+        before = self.pools.get(pool_id)
+        members = self._members.get(pool_id)
+        self._forget_places(before)
+        self._note_fences(pool_id, members[0].values() if members else (), now)
+        touched = set(members[1]) if members else set()
+        if members is None:
+            self.pools.pop(pool_id, None)
+            pool = None
+        else:
+            rules = [r for r in self.rules.values() if r.driver in ("", pool_id[0])]
+            pool = self.pools[pool_id] = validate(
+                *pool_id,
+                members[0].values(),
+                members[1].values(),
+                rules=rules,
+                rule_fences=self.options.rule_fences,
+                gate=self.options.sharing_affinity,
+                estimate=self.estimate,
+            )
+            self._remember_places(pool)
+        self.matches.pool_changed(pool_id)
+        if before is None or pool is None or _judged_by(before) != _judged_by(pool):
+            for uid in self.ledger.claims_in(pool_id):
+                self._rederive(uid)
+        is_ours = (before is not None and before.affinity) or (pool is not None and pool.affinity)
+        return Changes(
+            pods=self.waiting(),
+            pools=frozenset({pool_id}) if is_ours else frozenset(),
+            slices=frozenset(touched),
+        )
+
+    def _remember_places(self, pool: Pool) -> None:
+        if all(m.node_name for m in pool.members):
+            for member in pool.members:
+                self._pools_by_node.setdefault(member.node_name, {})[pool.id] = None
+                self._node_pools.pop(member.node_name, None)
+        else:
+            self._pools_anywhere[pool.id] = None
+            self._node_pools.clear()
+
+    def _forget_places(self, pool: Pool | None) -> None:
+        if pool is None:
+            return
+        if pool.id in self._pools_anywhere:
+            del self._pools_anywhere[pool.id]
+            self._node_pools.clear()
+        for member in pool.members:
+            here = self._pools_by_node.get(member.node_name)
+            if here is not None:
+                here.pop(pool.id, None)
+                self._node_pools.pop(member.node_name, None)
+                if not here:
+                    del self._pools_by_node[member.node_name]
+
+    def _note_fences(self, pool_id: PoolId, members: Iterable[ResourceSlice], now: float) -> None:
+        """Since when each device has been fenced without a break, in every slice that lists it (H4)."""
+        fenced: dict[str, bool] = {}
+        added: dict[str, float] = {}
+        for member in members:
+            for device in member.devices:
+                taints = [t for t in device.taints if t.is_fence]
+                if not taints and self.options.rule_fences:
+                    taints = [
+                        r.taint
+                        for r in self.rules.values()
+                        if r.taint is not None and r.taint.is_fence and r.selects(*pool_id, device.name)
+                    ]
+                fenced[device.name] = bool(taints) and fenced.get(device.name, True)
+                stamp = max((t.added for t in taints if t.added is not None), default=now)
+                added[device.name] = max(stamp, added.get(device.name, stamp))
+        current = frozenset(name for name, yes in fenced.items() if yes)
+        for name in self._fenced_in.get(pool_id, frozenset()) - current:
+            self._fenced_since.pop((*pool_id, name), None)
+        for name in current:
+            device_id = (*pool_id, name)
+            since = min(added[name], now)
+            self._fenced_since[device_id] = min(self._fenced_since.get(device_id, since), since)
+        if current:
+            self._fenced_in[pool_id] = current
+        else:
+            self._fenced_in.pop(pool_id, None)
+
+    def settles_at(self, device: DeviceId) -> float:
+        """When a device's fence is old enough to rely on."""
+        # A pool fenced by its count has no taint to be young; the count was part of its publication.
+        return self._fenced_since.get(device, 0.0) + self.options.fence_settle
+
+    def node_pools(self, node: Node) -> tuple[NodePool, ...]:
+        """The pools on a node in search order."""
+        found = self._node_pools.get(node.name)
+        if found is None:
+            ids = [*self._pools_by_node.get(node.name, ()), *self._pools_anywhere]
+            found = pools_on_node((self.pools[i] for i in dict.fromkeys(ids)), node.name, node.labels)
+            self._node_pools[node.name] = found
+        return found
+
+    # --- claims and holders ---------------------------------------------------------------------------------
+
+    def _apply_claim(self, claim: Claim, now: float) -> Changes:
+        before = self.claims.get(claim.key)
+        changes = Changes()
+        if before is not None and before.meta.uid != claim.meta.uid:
+            changes = self._claim_gone(before)
+            before = None
+        self.claims[claim.key] = claim
+        uid = claim.meta.uid
+        freed: frozenset[DeviceId] = frozenset()
+        if claim.allocation is not None:
+            if before is not None and before.allocation is None:
+                self._notice_breach(claim, claim.allocation)
+            self.assumed.pop(uid, None)
+            self.cleared.pop(uid, None)
+            touched = self._hold(claim, claim.allocation, claim.record)
+        else:
+            assumption = self.assumed.get(uid)
+            if assumption is not None and _older(assumption.confirmed_at, claim.meta.resource_version):
+                del self.assumed[uid]
+                assumption = None
+            touched = frozenset()
+            if assumption is None:
+                touched = freed = self.ledger.drop(uid)
+                self._unextracted.pop(uid, None)
+            if before is not None and before.allocation is not None:
+                self._note_cleared(claim, before.allocation, now)
+        self._repin(claim.key)
+        pods = self.waiting() if freed else self._pods_waiting_for(claim.key)
+        pools = self._affinity_pools(d[:2] for d in touched)
+        return _merged(changes, Changes(pods=pods, pools=pools))
+
+    def _pods_waiting_for(self, key: ClaimKey) -> frozenset[PodKey]:
+        return frozenset(self.pods_of_claim.get(key, ())) & self.waiting()
+
+    def _affinity_pools(self, pools: Iterable[PoolId]) -> frozenset[PoolId]:
+        """Of some pools, those whose lock state people look at (a pool that is gone included)."""
+        return frozenset(p for p in pools if p not in self.pools or self.pools[p].affinity)
+
+    def _claim_gone(self, claim: Claim) -> Changes:
+        uid = claim.meta.uid
+        self.assumed.pop(uid, None)
+        self.cleared.pop(uid, None)
+        self._unextracted.pop(uid, None)
+        freed = self.ledger.drop(uid)
+        self._repin(claim.key)
+        pods = self.waiting() if freed else self._pods_waiting_for(claim.key)
+        return Changes(pods=pods, pools=self._affinity_pools(d[:2] for d in freed))
+
+    def _hold(self, claim: Claim, allocation: Allocation, record: Record | None) -> frozenset[DeviceId]:
+        """Enter the claim's holds with their keys as they follow from today's extractors."""
+        uid = claim.meta.uid
+        recorded: dict[tuple[str, ...], KeyMap] = {}
+        results = [r for r in allocation.results if not r.admin]
+        if record is not None and records.matches(
+            record, allocation.timestamp, [r.identity for r in allocation.results]
+        ):
+            recorded = {r.identity: r.keys for r in record.results}
+        self._unextracted.pop(uid, None)
+        holds = []
+        for result in results:
+            keys, doubt = self._keys_of_holder(allocation, result, recorded.get(result.identity))
+            if doubt is _PENDING:
+                self._unextracted[uid] = None
+            hold = Hold(uid, *claim.key, result.request, result.share_id, result.consumed, keys, doubt)
+            holds.append(((result.driver, result.pool, result.device), hold))
+        return self.ledger.place(uid, holds)
+
+    def _keys_of_holder(
+        self, allocation: Allocation, result: AllocationResult, recorded: KeyMap | None
+    ) -> tuple[KeyMap | None, str]:
+        """Keys, or ``None`` and why they are not known (settled semantics 3 and 13)."""
+        pool = self.pools.get((result.driver, result.pool))
+        if pool is None or not pool.affinity:
+            return (), ""
+        if not pool.extractors:
+            return None, "its pool has no extractors"
+        configs = in_scope_configs(allocation.configs, result.driver, result.request)
+        outcome = self.extractions.outcome(pool.extractors, configs)
+        match outcome:
+            case None:
+                return None, _PENDING
+            case Extracted(keys):
+                if recorded is not None and recorded != keys:
+                    return None, "the pool's extractors changed since one of its claims was allocated"
+                return keys, ""
+            case Unsatisfied(missing):
+                return None, f"one of its claims yields no value for {', '.join(missing)}"
+            case SliceError() | ClaimError():
+                return None, f"the keys of one of its claims cannot be reconstructed ({outcome.message})"
+
+    def _rederive(self, uid: str) -> frozenset[DeviceId]:
+        """Derive a holder's keys again, from what it is allocated or assumed to be."""
+        assumption = self.assumed.get(uid)
+        key = assumption.key if assumption is not None else self._key_of(uid)
+        claim = self.claims.get(key) if key is not None else None
+        if claim is None:
+            return frozenset()
+        if assumption is not None:
+            return self._hold(claim, assumption.allocation, assumption.record)
+        if claim.allocation is not None:
+            return self._hold(claim, claim.allocation, claim.record)
+        return frozenset()
+
+    def _key_of(self, uid: str) -> ClaimKey | None:
+        for device in self.ledger.devices_of(uid):
+            for hold in self.ledger.occupancy(device).holds:
+                if hold.uid == uid:
+                    return (hold.namespace, hold.claim)
+        return None
+
+    def settle_extractions(self) -> Changes:
+        """Derive holders again whose evaluations have been made since."""
+        touched: set[PoolId] = set()
+        for uid in tuple(self._unextracted):
+            touched.update(d[:2] for d in self._rederive(uid))
+        if not touched:
+            return Changes()
+        return Changes(pods=self.waiting(), pools=self._affinity_pools(touched))
+
+    def remove_claim(self, key: ClaimKey) -> Changes:
+        return self._remove("ResourceClaim", *key, 0.0)
+
+    def rederive_all(self) -> Changes:
+        """Every holder anew: drop all holds, then enter them from claims and assumptions."""
+        for uid in tuple(self.ledger.claims()):
+            self.ledger.drop(uid)
+        self._unextracted.clear()
+        touched: set[DeviceId] = set()
+        for claim in self.claims.values():
+            assumption = self.assumed.get(claim.meta.uid)
+            if claim.allocation is not None:
+                touched |= self._hold(claim, claim.allocation, claim.record)
+            elif assumption is not None:
+                touched |= self._hold(claim, assumption.allocation, assumption.record)
+        for pod in self.pods.values():
+            self._pin(pod)
+        return Changes(pods=self.waiting(), pools=self._affinity_pools(d[:2] for d in touched))
+
+    @property
+    def unextracted(self) -> int:
+        """Holders whose keys are still being extracted."""
+        return len(self._unextracted)
+
+    def _notice_breach(self, claim: Claim, allocation: Allocation) -> None:
+        """A foreign allocation on a fenced device (H4): a holder like any other, and somebody should know."""
+        record = claim.record
+        own = record is not None and records.matches(
+            record, allocation.timestamp, [r.identity for r in allocation.results]
+        )
+        if own or claim.meta.uid in self.assumed:
+            return
+        for result in allocation.results:
+            pool = self.pools.get((result.driver, result.pool))
+            if pool is not None and pool.affinity and pool.usable and not result.admin:
+                text = f"device {result.pool}/{result.device} was allocated to it by another allocator"
+                self.notices.append(Notice("FenceBreached", "ResourceClaim", *claim.key, text))
+                return
+
+    def _note_cleared(self, claim: Claim, before: Allocation, now: float) -> None:
+        """The allocation was taken back. Live pods wait out the cool-down; its node is bad for them (H7)."""
+        node = before.node_selector.single_node() if before.node_selector is not None else None
+        if node is None:
+            return
+        for key in self.pods_of_claim.get(claim.key, ()):
+            pod = self.pods[key]
+            if pod.finished or pod.meta.deleting:
+                continue
+            self.cleared[claim.meta.uid] = Cleared(node, now + self.options.cool_down)
+            if not pod.node_name:
+                self.exclude(pod, node, now)
+
+    def exclude(self, pod: Pod, node: str, now: float) -> None:
+        """Keep a pod off a node for a while, longer each time."""
+        mine = self.exclusions.setdefault((pod.key, pod.meta.uid), {})
+        times = mine[node].times + 1 if node in mine else 1
+        until = now + self.options.exclusion * min(2 ** (times - 1), 16)
+        mine[node] = Exclusion(node, until, times)
+
+    # --- assumptions ----------------------------------------------------------------------------------------
+
+    def assume(self, uid: str, assumption: Assumption) -> None:
+        claim = self.claims.get(assumption.key)
+        if claim is None or claim.meta.uid != uid or claim.allocation is not None:
+            return
+        self.assumed[uid] = assumption
+        self._hold(claim, assumption.allocation, assumption.record)
+        self._repin(claim.key)
+
+    def confirm(self, uid: str, resource_version: str) -> None:
+        assumption = self.assumed.get(uid)
+        if assumption is None:
+            return
+        self.assumed[uid] = replace(assumption, confirmed=True, confirmed_at=resource_version)
+        claim = self.claims.get(assumption.key)
+        if claim is not None and resource_version and _older(resource_version, claim.meta.resource_version):
+            # The watch has already gone past our write and shows the claim without it: it was cleared since.
+            self.release_assumption(uid)
+
+    def release_assumption(self, uid: str) -> Changes:
+        assumption = self.assumed.pop(uid, None)
+        if assumption is None:
+            return Changes()
+        freed = self.ledger.drop(uid)
+        self._unextracted.pop(uid, None)
+        self._repin(assumption.key)
+        return Changes(pods=self.waiting(), pools=self._affinity_pools(d[:2] for d in freed))
+
+    # --- pods -----------------------------------------------------------------------------------------------
+
+    def _apply_pod(self, pod: Pod, _now: float) -> Changes:
+        before = self.pods.get(pod.key)
+        changes = Changes()
+        if before is not None and before.meta.uid != pod.meta.uid:
+            changes = self._pod_gone(before)
+            before = None
+        self.pods[pod.key] = pod
+        for key in self._claim_keys(before) - self._claim_keys(pod) if before is not None else ():
+            self._unlink(key, pod.key)
+        for key in self._claim_keys(pod):
+            self.pods_of_claim.setdefault(key, set()).add(pod.key)
+        was_waiting = pod.key in self._waiting
+        self._note_waiting(pod, pod.key)
+        freed = self._pin(pod)
+        pods = self.waiting() if freed else frozenset({pod.key}) & self.waiting()
+        if before is not None and was_waiting and not freed and _same_wish(before, pod):
+            pods = frozenset()
+        return _merged(changes, Changes(pods=pods))
+
+    def _claim_keys(self, pod: Pod) -> set[ClaimKey]:
+        return {(pod.meta.namespace, c.claim) for c in pod.claims if c.claim}
+
+    def _unlink(self, claim: ClaimKey, pod: PodKey) -> None:
+        pods = self.pods_of_claim.get(claim)
+        if pods is not None:
+            pods.discard(pod)
+            if not pods:
+                del self.pods_of_claim[claim]
+
+    def _pod_gone(self, pod: Pod) -> Changes:
+        for key in self._claim_keys(pod):
+            self._unlink(key, pod.key)
+        self.exclusions.pop((pod.key, pod.meta.uid), None)
+        self._note_waiting(None, pod.key)
+        freed = self.usage.drop(pod.key)
+        return Changes(pods=self.waiting() if freed else frozenset())
+
+    def _repin(self, claim: ClaimKey) -> None:
+        for key in self.pods_of_claim.get(claim, ()):
+            self._pin(self.pods[key])
+
+    def _pin(self, pod: Pod) -> bool:
+        """Count a pod where it is, or where it can only go. Returns whether that freed anything."""
+        if pod.finished:
+            return self.usage.drop(pod.key)
+        return self.usage.assign(pod, pod.node_name or self.pinned_node(pod) or pod.nominated_node)
+
+    def pinned_node(self, pod: Pod) -> str:
+        """The node that the pod's allocated or assumed claims tie it to, or empty."""
+        for key in self._claim_keys(pod):
+            claim = self.claims.get(key)
+            allocation = self.allocation_of(claim) if claim is not None else None
+            if allocation is not None and allocation.node_selector is not None:
+                node = allocation.node_selector.single_node()
+                if node is not None:
+                    return node
+        return ""
+
+    def allocation_of(self, claim: Claim) -> Allocation | None:
+        """The allocation a claim has, or is assumed to have."""
+        if claim.allocation is not None:
+            return claim.allocation
+        assumption = self.assumed.get(claim.meta.uid)
+        return assumption.allocation if assumption is not None else None
+
+
+def salvage_claim(raw: Mapping[str, Any]) -> Claim | None:
+    """Of a claim that is not understood, what it holds: enough to keep its devices, nothing to decide by."""
+    try:
+        root = Reader.document_of(raw, "ResourceClaim")
+        status = root.obj("status")
+        if not status.has("allocation"):
+            return None
+        allocation = parse_allocation(status.data["allocation"])
+        return Claim(read_meta(root), "", (), (), (), allocation, (), None, "", ("spec",))
+    except BadObject:
+        return None
+
+
+def _older(version: str, known: str) -> bool:
+    """Whether a resourceVersion is certainly older; versions that are not numbers are never compared."""
+    return version.isdigit() and known.isdigit() and int(version) < int(known)
+
+
+def _judged_by(pool: Pool) -> tuple[bool, object]:
+    return (pool.affinity, pool.extractors)
+
+
+def _same_wish(before: Pod, after: Pod) -> bool:
+    """Whether nothing changed that a decision looks at (conditions and annotations do not)."""
+    return (before.claims, before.nominated_node, before.gates, before.phase, before.meta.deleting) == (
+        after.claims,
+        after.nominated_node,
+        after.gates,
+        after.phase,
+        after.meta.deleting,
+    )
+
+
+def _merged(first: Changes, second: Changes) -> Changes:
+    return Changes(
+        first.pods | second.pods,
+        first.pools | second.pools,
+        first.slices | second.slices,
+        first.problem or second.problem,
+    )
+
+
+def merged(first: Changes, second: Changes) -> Changes:
+    """Both changes as one."""
+    return _merged(first, second)
+
+
+def objects_of(raws: Iterable[Mapping[str, Any]]) -> Iterable[Applied]:
+    return (Applied(raw) for raw in raws)
