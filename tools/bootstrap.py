@@ -39,6 +39,7 @@ TRANSIENT = re.compile(
     r"|Network is unreachable|HTTP error 5\d\d|Max retries|ProtocolError|SSLError|ReadTimeout|EOF occurred",
     re.IGNORECASE,
 )
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 
 
 class SetupError(Exception):
@@ -322,7 +323,7 @@ def install(command: "list[str]", what: str, total: int = 0) -> None:
         code, output = follow(command, what, total)
         if code == 0:
             return
-        if attempt < ATTEMPTS and TRANSIENT.search(output):
+        if attempt < ATTEMPTS and TRANSIENT.search(output) and UNTRUSTED not in output:
             pause = 5 * attempt
             say(f"the network failed, trying again in {pause} s ({attempt} of {ATTEMPTS})")
             time.sleep(pause)
@@ -377,12 +378,17 @@ def diagnose(command: "list[str]", output: str) -> str:
             "a package differs from what requirements.lock pins. Find out which index served it before going "
             "on, empty pip's cache (pip cache purge), then make again."
         )
+    elif UNTRUSTED in output:
+        advice = (
+            "the package index shows a certificate of an authority that this machine does not know, as a "
+            "proxy that reads along does. Set PIP_CERT to a file with that authority's certificate, then "
+            "make again."
+        )
     elif TRANSIENT.search(output):
         proxies = [name for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY") if os.environ.get(name)]
         advice = (
             "the package index did not answer after {} attempts (proxy: {}). Behind a proxy set HTTPS_PROXY, "
-            "with a mirror set PIP_INDEX_URL, with a certificate authority of your own set PIP_CERT; then "
-            "make again."
+            "with a mirror set PIP_INDEX_URL; then make again."
         ).format(ATTEMPTS, " ".join(proxies) or "none set")
     elif "No matching distribution" in output or "Could not find a version" in output:
         advice = (

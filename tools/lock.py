@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.bootstrap import environment, find_pip
+
 ROOT = Path(__file__).resolve().parent.parent
 UV = ROOT / ".cache" / "uv"
 PIN = "uv==0.13.9"
@@ -20,19 +22,8 @@ QUIET = ["--no-header", "--no-annotate", "--quiet"]
 
 def main() -> int:
     if not (UV / "bin" / "uv").exists():
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--only-binary",
-            ":all:",
-            "--target",
-            str(UV),
-            PIN,
-        ]
-        subprocess.run(pip, check=True, timeout=600)
+        pip = [*find_pip(), "install", "--quiet", "--only-binary", ":all:", "--target", str(UV), PIN]
+        subprocess.run(pip, env=environment(), check=True, timeout=600)
     command = [str(UV / "bin" / "uv"), "pip", "compile", "pyproject.toml", *OPTIONS, *QUIET]
     command += ["--output-file", "requirements.lock", *sys.argv[1:]]
     return subprocess.run(command, cwd=ROOT, check=False, timeout=900).returncode
