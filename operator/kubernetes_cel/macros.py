@@ -245,7 +245,8 @@ def _two_variables(build: _Quantifier) -> Callable[[Expander, Expr | None, list[
     return expand
 
 
-def _map(x: Expander, target: Expr | None, args: list[Expr]) -> Expr:
+def expand_map(x: Expander, target: Expr | None, args: list[Expr]) -> Expr:
+    """list.map(e, x) and list.map(e, condition, x); the list extension sorts by it."""
     variable = _variable(args[0], "argument is not an identifier")
     predicate = args[1] if len(args) == 3 else None
     return _collect(x, _range(target), (variable, ""), predicate, args[-1])
@@ -319,8 +320,8 @@ STANDARD_MACROS = (
     Macro("all", 2, True, _one_variable(_all)),
     Macro("exists", 2, True, _one_variable(_exists)),
     Macro("exists_one", 2, True, _one_variable(_exists_one)),
-    Macro("map", 2, True, _map),
-    Macro("map", 3, True, _map),
+    Macro("map", 2, True, expand_map),
+    Macro("map", 3, True, expand_map),
     Macro("filter", 2, True, _filter),
 )
 

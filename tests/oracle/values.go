@@ -43,6 +43,8 @@ func typed(v ref.Val) map[string]any {
 		return map[string]any{"optional": []any{typed(v.GetValue())}}
 	case *types.Type:
 		return map[string]any{"type": v.String()}
+	case *apiservercel.Quantity:
+		return map[string]any{"quantity": v.Quantity.String()}
 	case apiservercel.Quantity:
 		return map[string]any{"quantity": v.Quantity.String()}
 	case apiservercel.Semver:

@@ -1,0 +1,72 @@
+"""`find` and `findAll`: RE2 patterns searched in strings.
+
+RE2 runs in time linear in the text, whatever the pattern. Compiled patterns are kept, the number of them
+bounded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from kubernetes_cel import costs, types
+from kubernetes_cel.declarations import Function, Library, Overload
+from kubernetes_cel.errors import EvaluationError
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+
+
+@lru_cache(maxsize=256)
+def compile_pattern(pattern: str) -> Any:
+    """The compiled pattern; an `EvaluationError` when it is none."""
+    try:
+        return re2.compile(pattern, _OPTIONS)
+    except re2.error as e:
+        reason = e.args[0].decode(errors="replace") if isinstance(e.args[0], bytes) else str(e.args[0])
+        raise EvaluationError(f"error parsing regexp: {reason}") from None
+
+
+def find(text: str, pattern: str) -> str:
+    """The first match, or an empty string."""
+    match = compile_pattern(pattern).search(text)
+    return "" if match is None else str(match.group())
+
+
+def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    """The first `limit` matches, or all of them when negative."""
+    compiled = compile_pattern(pattern)
+    found: list[str] = []
+    if limit == 0:
+        return found
+    previous = -1
+    for match in compiled.finditer(text):
+        start, end = match.span()
+        if start == end == previous:
+            continue  # an empty match right behind another match is none, for Go
+        previous = end
+        found.append(match.group())
+        if len(found) == limit:
+            break
+    return found
+
+
+_S = types.string
+_LIST = types.list_of(_S)
+
+LIBRARY = Library(
+    "kubernetes.regex",
+    functions=(
+        Function("find", (Overload("string_find_string", (_S, _S), _S, find, member=True),), cost=costs.FIND),
+        Function(
+            "findAll",
+            (
+                Overload("string_find_all_string", (_S, _S), _LIST, find_all, member=True),
+                Overload("string_find_all_string_int", (_S, _S, types.int_), _LIST, find_all, member=True),
+            ),
+            cost=costs.FIND,
+        ),
+    ),
+)
