@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--kubeconfig", type=Path, help="default: the pod's ServiceAccount")
     run.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="default: %(default)s")
     run.add_argument("--devices", type=_positive, default=2, help="number of devices; default: %(default)s")
-    run.add_argument("--slots", type=_positive, default=16, help="users per device; default: %(default)s")
+    run.add_argument("--slots", type=_positive, help="shares of a device; default: the profile's")
     run.add_argument("--pkey", action="store_true", help="nic: claims must agree on an InfiniBand pkey too")
     run.add_argument("--program-seconds", type=float, help="how long programming a device takes")
     run.add_argument(

@@ -34,6 +34,7 @@ from .publish.controller import Publisher, PublisherOptions
 from .publish.desired import Device, Fence, Pool
 from .state.device_state import DeviceState, PreparedDevice
 from .state.model import NodeState
+from .state.sweep import Sweeper
 
 THREADS = 256
 """gRPC calls in progress: one per pod that is starting or ending on the node, far more than a node has."""
@@ -56,6 +57,7 @@ class DriverOptions:
     profile_options: ProfileOptions = field(default_factory=ProfileOptions)
     publisher: PublisherOptions = field(default_factory=PublisherOptions)
     grace: float = 10.0
+    sweep_seconds: float = 600.0
 
 
 class Driver:
@@ -86,6 +88,7 @@ class Driver:
         self._node_uid: str | None = None
         self._publisher = Publisher(api, self._pool, self.metrics, options.publisher)
         self._publishing = threading.Event()
+        self._sweeper = Sweeper(api, self.state.snapshot, self._sweep_away, options.sweep_seconds)
         registry = options.kubelet_root / "plugins_registry"
         self.endpoint = plugin_socket(self.directory, options.instance)
         self.registration = registration_socket(registry, self.name, options.instance)
@@ -111,12 +114,14 @@ class Driver:
         self._log.info(
             "serving", driver=self.name, node=self.options.node, registration=str(self.registration)
         )
+        self._sweeper.start()
         if not self.options.wait_for_kubelet:
             self._publish()
 
     def stop(self) -> None:
         """Stop: no new calls, work in progress finished, sockets removed; slices and prepared claims stay."""
         self._publisher.stop()
+        self._sweeper.stop()
         for server in reversed(self._servers):
             server.stop(self.options.grace)
         if not self.plugin.drain(self.options.grace):
@@ -146,6 +151,10 @@ class Driver:
             self.state.unprepare(claim.uid)
         finally:
             self._count(self.state.snapshot())
+
+    def _sweep_away(self, uid: str) -> None:
+        self.state.unprepare(uid)
+        self._count(self.state.snapshot())
 
     def _count(self, state: NodeState) -> None:
         self.metrics.prepared(state, self.state.recovered)

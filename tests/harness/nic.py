@@ -123,6 +123,10 @@ class RunningDriver:
     def restart(self, **changes: Any) -> None:
         """Stop, and start the next process on the same folders, with some options changed."""
         self.stop()
+        self.start_again(**changes)
+
+    def start_again(self, **changes: Any) -> None:
+        """Start the next process after ``stop``."""
         self._become(replace(self.options, instance=uuid.uuid4().hex, **changes))
         self.start()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .base import Profile, ProfileOptions
+from .fpga import FpgaProfile
 from .nic import NicProfile
 
-PROFILES: dict[str, type[Profile]] = {"nic": NicProfile}
+PROFILES: dict[str, type[Profile]] = {"fpga": FpgaProfile, "nic": NicProfile}
 
-__all__ = ["PROFILES", "NicProfile", "Profile", "ProfileOptions"]
+__all__ = ["PROFILES", "FpgaProfile", "NicProfile", "Profile", "ProfileOptions"]

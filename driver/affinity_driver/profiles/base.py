@@ -23,10 +23,10 @@ from sharing_affinity.api import Extractor
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """Command line choices that profiles understand. ``settle``-like times are seconds."""
+    """Command line choices that profiles understand; None leaves the profile its own default."""
 
     devices: int = 2
-    slots: int = 16
+    slots: int | None = None
     pkey: bool = False
     program_seconds: float | None = None
 
@@ -38,6 +38,8 @@ class Profile(ABC):
     """As in ``--profile``; also the class of the CDI kind."""
     driver: ClassVar[str]
     """The DRA driver's name unless another is asked for."""
+    default_slots: ClassVar[int] = 16
+    """How many shares a device has unless told otherwise."""
     program_seconds: ClassVar[float] = 0.0
     """How long the mock takes to program a device unless told otherwise."""
     survives_reboot: ClassVar[bool] = False
@@ -46,6 +48,15 @@ class Profile(ABC):
     def __init__(self, options: ProfileOptions, hardware: MockDevices) -> None:
         self.options = options
         self.hardware = hardware
+
+    def slot_capacity(self) -> JsonObject:
+        """The capacity ``slots``: whole ones, one per claim by default; without a default one claim takes
+        all.
+        """
+        slots = self.options.slots or self.default_slots
+        # The API server wants room for one step above the minimum.
+        whole = {"min": "1", "step": "1"} if slots > 1 else {"min": "1"}
+        return {"value": str(slots), "requestPolicy": {"default": "1", "validRange": whole}}
 
     @abstractmethod
     def devices(self) -> Sequence[Device]:

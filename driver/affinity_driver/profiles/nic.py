@@ -86,8 +86,6 @@ class NicProfile(Profile):
         return environment
 
     def _device(self, number: int) -> Device:
-        # The API server wants room for one step above the minimum.
-        whole_slots = {"min": "1", "step": "1"} if self.options.slots > 1 else {"min": "1"}
         return Device(
             name=f"eth{number}",
             attributes={
@@ -98,10 +96,5 @@ class NicProfile(Profile):
                 "linkSpeedGbps": {"int": 100},
                 "rdma": {"bool": True},
             },
-            capacity={
-                "slots": {
-                    "value": str(self.options.slots),
-                    "requestPolicy": {"default": "1", "validRange": whole_slots},
-                }
-            },
+            capacity={"slots": self.slot_capacity()},
         )
