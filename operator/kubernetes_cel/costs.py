@@ -418,3 +418,84 @@ def validate(largest_regex: int, regex_size: Callable[[Any], int | None]) -> Cos
         return None if bound is None else regex_cost(plain_size(args[1]), bound)
 
     return CostModel(estimate, actual)
+
+
+#: Names of the Kubernetes types whose equality has a fixed cost.
+_FIXED_EQUALITY = frozenset(
+    (
+        "kubernetes.Quantity",
+        "kubernetes.Semver",
+        "kubernetes.URL",
+        "kubernetes.NamedFormat",
+        "net.IP",
+        "net.CIDR",
+    )
+)
+_LONGEST_FORMAT_NAME = 64
+
+
+def _equality_estimate(_: SizeHint, __: str, ___: Node | None, args: Sequence[Node]) -> CallEstimate | None:
+    if len(args) != 2 or args[0].type.name != args[1].type.name:
+        return None
+    name = args[0].type.name
+    if name == "kubernetes.NamedFormat":
+        return CallEstimate(Range(1, _LONGEST_FORMAT_NAME).scaled(TRAVERSAL_FACTOR))
+    if name == "kubernetes.URL":
+        size = args[1].size or ONE
+        return CallEstimate(Range(1, size.max).scaled(TRAVERSAL_FACTOR))
+    return CallEstimate(ONE) if name in _FIXED_EQUALITY else None
+
+
+def _equality_actual(_: str, args: Sequence[Any], __: Any) -> int | None:
+    declared = getattr(args[0], "cel_type", None)
+    return 1 if declared is not None and declared.name in _FIXED_EQUALITY else None
+
+
+#: == of Kubernetes' own types; None (the standard cost) for all others.
+EQUALITY = CostModel(_equality_estimate, _equality_actual)
+
+
+def _smaller(args: Sequence[Any]) -> int:
+    return math.ceil(min(size_of(args[0]), size_of(args[1])) * TRAVERSAL_FACTOR)
+
+
+def _standard_costs() -> dict[str, Callable[[Sequence[Any]], int]]:
+    def first(args: Sequence[Any]) -> int:
+        return traversal(size_of(args[0]))
+
+    def second(args: Sequence[Any]) -> int:
+        return traversal(size_of(args[1]))
+
+    def both(args: Sequence[Any]) -> int:
+        return traversal(size_of(args[0]) + size_of(args[1]))
+
+    def pattern(args: Sequence[Any]) -> int:
+        return regex_cost(size_of(args[0]), size_of(args[1]))
+
+    def product(args: Sequence[Any]) -> int:
+        return traversal(size_of(args[0])) * traversal(size_of(args[1]))
+
+    costs: dict[str, Callable[[Sequence[Any]], int]] = {
+        "starts_with_string": second,
+        "ends_with_string": second,
+        "string_to_bytes": first,
+        "bytes_to_string": first,
+        "strings_quote": first,
+        "string_format": first,
+        "in_list": lambda args: size_of(args[1]),
+        "equals": _smaller,
+        "not_equals": _smaller,
+        "add_string": both,
+        "add_bytes": both,
+        "matches": pattern,
+        "matches_string": pattern,
+        "contains_string": product,
+    }
+    for operator in ("less", "less_equals", "greater", "greater_equals"):
+        for kind in ("string", "bytes"):
+            costs[f"{operator}_{kind}"] = _smaller
+    return costs
+
+
+#: Run-time costs of overloads of the language definition, from their arguments; all others cost 1.
+STANDARD_COSTS = _standard_costs()

@@ -36,6 +36,7 @@ from kubernetes_cel.types import Type
 
 if TYPE_CHECKING:
     from kubernetes_cel.ast import Expr
+    from kubernetes_cel.checker import Checked
     from kubernetes_cel.macros import Expander
 
 
@@ -48,6 +49,9 @@ class Overload:
     result: Type
     impl: Callable[..., Any] | None = None
     member: bool = False
+    #: Upstream binds the implementation as a function of any arity, although it has one or two arguments:
+    #: then the first failing argument ends the call, where two-argument functions evaluate (and charge) both.
+    variadic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class Function:
     shared: Callable[..., Any] | None = None
     cost: CostModel | None = None
     guarded: bool = True
+    #: For functions whose second argument is a pattern: given a constant one, the implementation for it.
+    #: Raising `EvaluationError` makes the expression fail to compile.
+    precompile: Callable[[str], Callable[..., Any]] | None = None
 
     def merged(self, other: Function) -> Function:
         """Both functions' overloads under one name: libraries may extend each other's functions."""
@@ -76,6 +83,7 @@ class Function:
             shared=self.shared or other.shared,
             cost=self.cost or other.cost,
             guarded=self.guarded and other.guarded,
+            precompile=self.precompile or other.precompile,
         )
 
 
@@ -93,14 +101,24 @@ class Macro:
     expand: Callable[[Expander, Expr | None, list[Expr]], Expr | None]
 
 
+#: Looks at a checked tree; yields (node id, message) for what it refuses.
+Validator = Callable[["Checked", "Declarations"], Iterable[tuple[int, str]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Functions, macros and named types (`net.IP` and the like) that come together."""
+    """Functions, macros and named types (`net.IP` and the like) that come together.
+
+    `mixed` names functions in whose arguments list and map literals may mix types; `validators` run after the
+    checker.
+    """
 
     name: str
     functions: tuple[Function, ...] = ()
     macros: tuple[Macro, ...] = ()
     types: tuple[Type, ...] = ()
+    validators: tuple[Validator, ...] = ()
+    mixed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +130,8 @@ class Declarations:
     variables: Mapping[str, Type]
     type_names: Mapping[str, Type]
     fields: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
+    validators: tuple[Validator, ...] = ()
+    mixed: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -125,7 +145,11 @@ class Declarations:
         functions: dict[str, Function] = {}
         macros: dict[tuple[str, int, bool], Macro] = {}
         type_names: dict[str, Type] = {}
+        validators: list[Validator] = []
+        mixed: set[str] = set()
         for library in libraries:
+            validators.extend(library.validators)
+            mixed.update(library.mixed)
             for function in library.functions:
                 known = functions.get(function.name)
                 functions[function.name] = function if known is None else known.merged(function)
@@ -135,4 +159,12 @@ class Declarations:
                 type_names[t.name] = t
         for name in fields or {}:
             type_names[name] = types.struct(name)
-        return Declarations(functions, macros, dict(variables), type_names, dict(fields or {}))
+        return Declarations(
+            functions,
+            macros,
+            dict(variables),
+            type_names,
+            dict(fields or {}),
+            tuple(validators),
+            frozenset(mixed),
+        )

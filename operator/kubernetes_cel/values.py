@@ -228,7 +228,22 @@ class MapView:
 
 
 def _tagged(key: Any) -> tuple[type, Any]:
-    return type(key), key
+    """What tells keys apart: type and value; objects without a value of their own by identity."""
+    kind = type(key)
+    if kind in _KEYS:
+        return kind, key
+    if kind is bytes:
+        raise EvaluationError("unsupported key type: bytes")
+    if kind is Type:
+        return kind, key.name
+    if kind is Duration:
+        return kind, key.nanos
+    if kind is Timestamp:
+        return kind, (key.seconds, key.nanos, key.offset)
+    return kind, id(key)
+
+
+_KEYS = frozenset((str, int, Uint, bool, float, type(None)))
 
 
 class TypedMap(MapView):
@@ -248,10 +263,7 @@ class TypedMap(MapView):
     def find(self, key: Any) -> Any:
         kind = type(key)
         entries = self._entries
-        try:
-            hit = entries.get((kind, key))
-        except TypeError:  # a list or map as key finds nothing
-            return MISSING
+        hit = entries.get(_tagged(key))
         if hit is not None:
             return hit[1]
         if kind is int:
@@ -302,13 +314,7 @@ def build_map(entries: Sequence[tuple[Any, Any]]) -> Any:
     """A map of the given entries, the last one winning; a plain dict when all keys are strings."""
     if all(type(key) is str for key, _ in entries):
         return dict(entries)
-    for key, _ in entries:
-        if type(key) not in _KEYS:
-            raise EvaluationError(f"unsupported key type: {type_name(key)}")
     return TypedMap(entries)
-
-
-_KEYS = frozenset((str, int, Uint, bool, float, type(None)))
 
 
 def find(container: Any, key: Any) -> Any:
@@ -412,8 +418,26 @@ def _scalar_equal(a: Any, b: Any) -> bool | None:
     return bool(equals(b)) if equals is not None else False
 
 
+def _element_equal(a: Any, b: Any) -> bool | None:
+    try:
+        return _scalar_equal(a, b)
+    except EvaluationError:
+        return True
+
+
+def not_equal(a: Any, b: Any) -> bool:
+    """CEL's !=, for which a refused comparison is a difference."""
+    try:
+        return not equal(a, b)
+    except EvaluationError:
+        return True
+
+
 def equal(a: Any, b: Any) -> bool:
-    """CEL's ==: never an error; numbers by value across types; lists and maps deep; else types must agree.
+    """CEL's ==: numbers by value across types; lists and maps deep; else types must agree.
+
+    Raises `EvaluationError` where an opaque type of a library refuses the comparison. Inside lists and maps
+    upstream takes such a refusal for equality, so that is done here too.
 
     Iterative, and remembers pairs of containers already found equal, so neither depth nor sharing can hurt
     it.
@@ -425,7 +449,7 @@ def equal(a: Any, b: Any) -> bool:
     todo: list[tuple[Any, Any]] = [(a, b)]
     while todo:
         x, y = todo.pop()
-        scalar = _scalar_equal(x, y)
+        scalar = _element_equal(x, y)
         if scalar is not None:
             if not scalar:
                 return False
@@ -438,7 +462,7 @@ def equal(a: Any, b: Any) -> bool:
             if not isinstance(y, list | ListView) or size_of_list(x) != size_of_list(y):
                 return False
             for p, q in zip(x, y, strict=True):
-                scalar = _scalar_equal(p, q)
+                scalar = _element_equal(p, q)
                 if scalar is None:
                     todo.append((p, q))
                 elif not scalar:
