@@ -166,18 +166,16 @@ class _Builder:
         while True:
             while tree.data == "paren":
                 tree = tree.children[0]  # type: ignore[assignment]
+            node: Any = None
             if tree.data == "literal":
-                node: Expr = self._literal(tree.children)
+                node = self._literal(tree.children)
             elif tree.data == "ident":
                 node = self._ident(tree.children)
             else:
-                work = self._rules[tree.data](tree.children)
-                pending.append(work)
-                tree = next(work)
-                continue
+                pending.append(self._rules[tree.data](tree.children))
             while True:
                 if not pending:
-                    return node
+                    return node  # type: ignore[no-any-return]
                 try:
                     tree = pending[-1].send(node)
                     break
