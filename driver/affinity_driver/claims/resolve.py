@@ -7,6 +7,7 @@ decode its own opaque configs strictly: a misspelt field that is silently ignore
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -24,6 +25,9 @@ from sharing_affinity.extraction import (
 )
 
 from .errors import ClaimChangedError, ConfigError
+
+MEMO = 1024
+"""Results of (expression, config) that are kept; a node has few configs."""
 
 
 class Decoder(Protocol):
@@ -45,7 +49,8 @@ class Resolver:
         self._driver = driver
         self._pool = pool
         self._decoder = decoder
-        self._evaluator = evaluator or CelEvaluator()
+        self._evaluator = evaluator
+        self._lock = threading.Lock()
 
     def resolve(self, claim: JsonObject, device_names: frozenset[str]) -> PreparedClaim:
         """The claim's shares of our devices, phase Started. Raises ClaimChangedError or ConfigError."""
@@ -97,7 +102,10 @@ class Resolver:
         return settings
 
     def _keys(self, configs: Sequence[DeviceConfig], result: AllocationResult) -> Mapping[str, str]:
-        outcome = extract(self._decoder.extractors(), configs, self._evaluator)
+        with self._lock:  # the evaluator's memo belongs to one thread at a time
+            if self._evaluator is None:
+                self._evaluator = CelEvaluator(MEMO)
+            outcome = extract(self._decoder.extractors(), configs, self._evaluator)
         if isinstance(outcome, Extracted):
             return dict(outcome.keys)
         if isinstance(outcome, Unsatisfied):

@@ -48,7 +48,7 @@ class Sweeper:
         self._stopping.set()
 
     def sweep(self) -> list[str]:
-        """One sweep; the UIDs of the claims undone. An API server that does not answer leaves all as it is."""
+        """One sweep; the UIDs of the claims undone. Without an answer from the API server nothing is."""
         gone: set[str] = set()
         undone = []
         for uid, claim in self._state().claims.items():
