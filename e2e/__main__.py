@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from e2e import build, local, node, paths, processes, versions
+from e2e import backends, build, local, node, paths, processes, versions
 from e2e.errors import ClusterError
+from e2e.options import Options
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", default="default", help="clusters with different names run side by side")
-    parser.add_argument("--backend", choices=["local", "kind", "current"], default="local")
+    parser.add_argument("--backend", choices=backends.NAMES, default="local")
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -81,7 +82,7 @@ def _build(args: argparse.Namespace) -> int:
 
 def _up(args: argparse.Namespace) -> int:
     start = time.monotonic()
-    options = local.Options(
+    options = Options(
         name=args.name,
         kubernetes=args.kubernetes,
         nodes=2 if args.nodes is None else args.nodes,
@@ -89,7 +90,7 @@ def _up(args: argparse.Namespace) -> int:
         runtime_config=args.runtime_config,
     )
     try:
-        cluster = local.up(options)
+        cluster = backends.up(args.backend, options)
     except local.NodesImpossibleError as error:
         if args.nodes is not None:
             raise
@@ -106,13 +107,13 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
-    local.down(args.name)
+    backends.down(args.backend, args.name)
     print(f"cluster {args.name} is down, nothing of it is left")
     return 0
 
 
 def _status(args: argparse.Namespace) -> int:
-    cluster = local.attach(args.name)
+    cluster = backends.attach(args.backend, args.name)
     total = 0
     for process in sorted(processes.find(paths.cluster_dir(args.name)), key=lambda p: (p.component, p.pid)):
         memory = process.memory() // 1024
@@ -124,7 +125,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> int:
-    cluster = local.attach(args.name)
+    cluster = backends.attach(args.backend, args.name)
     for archive in args.archive:
         cluster.load(archive.absolute())
     return 0

@@ -7,9 +7,13 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import ssl
+import subprocess
+import tempfile
 import threading
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,8 @@ from e2e.errors import ApiError, ClusterError
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+
+AUTHORITY = ("certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify")
 
 
 class ApiClient:
@@ -34,18 +40,15 @@ class ApiClient:
         user = next(u["user"] for u in config["users"] if u["name"] == context["user"])
         self.url: str = cluster["server"]
         self._timeout = timeout
-        self._token: str | None = user.get("token")
+        self._token = _token(user)
         parts = urllib.parse.urlsplit(self.url)
         if parts.scheme != "https" or parts.hostname is None:
             raise ClusterError(f"{kubeconfig}: server {self.url} is not an https address")
         self._host = parts.hostname
         self._port = parts.port or 443
-        if "certificate-authority" in cluster:
-            self._tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
-        else:
-            self._tls = ssl.create_default_context(cadata=_inline(cluster["certificate-authority-data"]))
-        if "client-certificate" in user:
-            self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
+        self.authority: dict[str, str] = {key: cluster[key] for key in AUTHORITY if key in cluster}
+        self._tls = _trust(cluster)
+        _identify(self._tls, user)
         self._threads = threading.local()
 
     def request(
@@ -127,6 +130,47 @@ class ApiClient:
         except BaseException:
             connection.close()
             raise
+
+
+def _trust(cluster: Mapping[str, Any]) -> ssl.SSLContext:
+    if "certificate-authority-data" in cluster:
+        return ssl.create_default_context(cadata=_inline(cluster["certificate-authority-data"]))
+    context = ssl.create_default_context(cafile=cluster.get("certificate-authority"))
+    if cluster.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _identify(tls: ssl.SSLContext, user: Mapping[str, Any]) -> None:
+    if "client-certificate" in user:
+        tls.load_cert_chain(user["client-certificate"], user["client-key"])
+    elif "client-certificate-data" in user:
+        with tempfile.NamedTemporaryFile(
+            "w"
+        ) as both:  # the ssl module reads files only; this one is ours alone
+            both.write(_inline(user["client-certificate-data"]) + "\n" + _inline(user["client-key-data"]))
+            both.flush()
+            tls.load_cert_chain(both.name)
+
+
+def _token(user: Mapping[str, Any]) -> str | None:
+    if "token" in user:
+        return str(user["token"])
+    if "tokenFile" in user:
+        return Path(user["tokenFile"]).read_text().strip()
+    if "exec" in user:
+        plugin = user["exec"]
+        extra = {entry["name"]: entry["value"] for entry in plugin.get("env") or []}
+        command = [plugin["command"], *(plugin.get("args") or [])]
+        run = subprocess.run(
+            command, env={**os.environ, **extra}, capture_output=True, text=True, timeout=60, check=False
+        )
+        if run.returncode:
+            raise ClusterError(f"{' '.join(command)}: {run.stderr.strip()}")
+        token = json.loads(run.stdout)["status"].get("token")
+        return None if token is None else str(token)
+    return None
 
 
 def _inline(data: str) -> str:

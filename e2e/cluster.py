@@ -113,8 +113,17 @@ class Cluster:
             wait_for(f"{path} established", functools.partial(self._established, path), 30)
 
     def _established(self, path: str) -> bool:
-        conditions = self.request("GET", path)["status"].get("conditions") or []
-        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+        definition = self.request("GET", path)
+        conditions = definition["status"].get("conditions") or []
+        if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+            return False
+        # Established says that it is served soon: until its storage is there, reads answer 429.
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            if version["served"]:
+                listed = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1"
+                self.request("GET", listed)
+        return True
 
     def service_account_kubeconfig(
         self, namespace: str, name: str, node: str | None = None, seconds: int = 7200
@@ -135,8 +144,7 @@ class Cluster:
         target = self.folder / "kubeconfigs" / f"{namespace}.{name}{'.' + node if node else ''}.kubeconfig"
         target.parent.mkdir(mode=0o700, exist_ok=True)
         target.unlink(missing_ok=True)
-        admin = yaml.safe_load(self.kubeconfig.read_text())
-        authority = Path(admin["clusters"][0]["cluster"]["certificate-authority"])
+        authority = self.api.authority
         pki.write_kubeconfig(target, self.url, authority, {"token": token["status"]["token"]}, namespace)
         return target
 

@@ -51,6 +51,10 @@ def _session_cluster(options: local.Options) -> Iterator[Cluster]:
         cluster.apply(*sorted(CRDS.glob("sharingaffinity.dev_*.yaml")))
         yield cluster
         return
+    yield from _started(options)
+
+
+def _started(options: local.Options) -> Iterator[Cluster]:
     _end_in_order()
     _sweep()
     cluster = local.up(options)
@@ -72,6 +76,12 @@ def control_plane() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def control_plane_1_36() -> Iterator[Cluster]:
+    """Like `control_plane`, of the oldest Kubernetes we support; never an attached cluster."""
+    yield from _started(local.Options(name=f"pytest-old-{os.getpid()}", kubernetes="1.36", nodes=0))
+
+
+@pytest.fixture(scope="session")
 def two_nodes() -> Iterator[Cluster]:
     """A cluster with the real nodes node-a and node-b in namespaces of its own; our CRDs and the test
     image are there.
@@ -84,11 +94,13 @@ def two_nodes() -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A fresh namespace on the session's cluster (the two-node one where the test uses it); deleted
-    afterwards.
+    """A fresh namespace on the session's cluster (the two-node or the older one where the test uses
+    it); deleted afterwards.
     """
-    real = "two_nodes" in request.fixturenames
-    cluster: Cluster = request.getfixturevalue("two_nodes" if real else "control_plane")
+    chosen = next(
+        (name for name in ("two_nodes", "control_plane_1_36") if name in request.fixturenames), None
+    )
+    cluster: Cluster = request.getfixturevalue(chosen or "control_plane")
     name = f"t-{uuid.uuid4().hex[:8]}"
     cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     try:

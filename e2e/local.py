@@ -19,7 +19,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from e2e import (
@@ -42,6 +41,7 @@ from e2e.controlplane import ControlPlane, Ports
 from e2e.errors import ClusterError
 from e2e.locking import exclusive
 from e2e.namespaces import Tools
+from e2e.options import Options
 from e2e.probe import Missing
 from e2e.state import State
 
@@ -63,18 +63,7 @@ KUBELET_ACCESS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `up` is asked for. `controllers`: None takes a few for `nodes=0` and all otherwise; ("*",) means
-    all.
-    """
-
-    name: str = "default"
-    kubernetes: str = versions.DEFAULT_MINOR
-    nodes: int = 2
-    feature_gates: str = ""
-    runtime_config: str = ""
-    controllers: tuple[str, ...] | None = None
+__all__ = ["LocalBackend", "NodesImpossibleError", "Options", "attach", "down", "up", "wait_usable"]
 
 
 class NodesImpossibleError(ClusterError):

@@ -1,5 +1,4 @@
-"""Container images without a Docker daemon: an OCI archive of one layer that `ctr images import` and
-Docker load.
+"""Container images without a Docker daemon: OCI archives that `ctr` and `docker load` take.
 
 Archives repeat byte for byte: no times, no owners but root, entries sorted.
 """
@@ -43,7 +42,7 @@ def layer_of_files(files: Mapping[str, Path]) -> bytes:
     return buffer.getvalue()
 
 
-def write_archive(target: Path, names: Sequence[str], layer: bytes, config: ImageConfig) -> None:
+def write_archive(target: Path, names: Sequence[str], layers: Sequence[bytes], config: ImageConfig) -> None:
     """Write the image under all `names` (full references with a tag) to `target`, which appears by a
     rename.
     """
@@ -55,14 +54,14 @@ def write_archive(target: Path, names: Sequence[str], layer: bytes, config: Imag
     }
     if config.user:
         settings["User"] = config.user
-    rootfs = {"type": "layers", "diff_ids": [_digest(layer)]}
+    rootfs = {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]}
     image = _json({"architecture": config.architecture, "os": "linux", "config": settings, "rootfs": rootfs})
     manifest = _json(
         {
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
             "config": _descriptor("config.v1+json", image),
-            "layers": [_descriptor("layer.v1.tar", layer)],
+            "layers": [_descriptor("layer.v1.tar", layer) for layer in layers],
         }
     )
     entries = [
@@ -79,7 +78,7 @@ def write_archive(target: Path, names: Sequence[str], layer: bytes, config: Imag
     with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}), 0o644)
         _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": entries}), 0o644)
-        for blob in (image, layer, manifest):
+        for blob in dict.fromkeys([image, *layers, manifest]):
             _add(archive, f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}", blob, 0o644)
     partial.replace(target)
 

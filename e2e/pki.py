@@ -8,7 +8,7 @@ Keys are P-256. The folder is made anew for each `up`, because addresses are par
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,6 +115,8 @@ def issue(
     builder = _builder(x509.Name(subject), signer.certificate.subject, key).add_extension(
         usage, critical=False
     )
+    authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key())
+    builder = builder.add_extension(authority_key, critical=False)
     if hosts:
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         builder = builder.add_extension(names, critical=False)
@@ -122,19 +124,22 @@ def issue(
     _write(pki.certificate(name), _pem(builder.sign(signer.key, hashes.SHA256())))
     if url is not None:
         user_files = {"client-certificate": str(pki.certificate(name)), "client-key": str(pki.key(name))}
-        write_kubeconfig(pki.kubeconfig(name), url, pki.ca, user_files)
+        write_kubeconfig(pki.kubeconfig(name), url, {"certificate-authority": str(pki.ca)}, user_files)
 
 
 def write_kubeconfig(
-    path: Path, url: str, ca: Path, user: dict[str, str], namespace: str | None = None
+    path: Path, url: str, authority: Mapping[str, str], user: Mapping[str, str], namespace: str | None = None
 ) -> None:
-    """A kubeconfig of one context; `user` is its user entry (certificate files or a token)."""
+    """A kubeconfig of one context; `user` is its user entry (certificate files or a token).
+
+    `authority` is the part of the cluster entry that says whom to trust.
+    """
     context = {"cluster": CONTEXT, "user": CONTEXT} | ({"namespace": namespace} if namespace else {})
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": CONTEXT, "cluster": {"server": url, "certificate-authority": str(ca)}}],
-        "users": [{"name": CONTEXT, "user": user}],
+        "clusters": [{"name": CONTEXT, "cluster": {"server": url, **authority}}],
+        "users": [{"name": CONTEXT, "user": dict(user)}],
         "contexts": [{"name": CONTEXT, "context": context}],
         "current-context": CONTEXT,
     }
@@ -146,8 +151,7 @@ def _authority(name: str) -> Authority:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(subject, subject, key)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    # Python's ssl refuses an authority without key usage and identifier where it verifies strictly (3.13
-    # and later).
+    # Python 3.13 and later verify strictly: key usage and key identifiers must be there.
     usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

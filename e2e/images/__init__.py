@@ -25,5 +25,5 @@ def test_archive() -> Path:
     archive = folder / "test.tar"
     if not archive.exists():
         config = ImageConfig(versions.go_architecture(), ["/test"], ["pause"])
-        write_archive(archive, [TEST], layer_of_files({"test": folder / "test"}), config)
+        write_archive(archive, [TEST], [layer_of_files({"test": folder / "test"})], config)
     return archive

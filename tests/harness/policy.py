@@ -24,7 +24,7 @@ import pytest
 
 DECLARATIONS = Path(__file__).parents[1] / "skips.toml"
 FOLDERS = ("integration", "e2e", "faults", "differential", "long")
-FIXTURES = {"control_plane": "integration", "two_nodes": "e2e"}
+FIXTURES = {"control_plane": "integration", "control_plane_1_36": "integration", "two_nodes": "e2e"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,3 +105,11 @@ def test_logs_and_unknown_components(control_plane: Cluster) -> None:
     assert control_plane.logs("apiserver")
     with pytest.raises(ClusterError, match="it has etcd, apiserver"):
         control_plane.logs("absent")
+
+
+def test_the_oldest_supported_release_runs_too(control_plane_1_36: Cluster) -> None:
+    assert control_plane_1_36.request("GET", "/version")["minor"].startswith("36")
+    groups = control_plane_1_36.request("GET", "/apis/resource.k8s.io")
+    assert "resource.k8s.io/v1" in [version["groupVersion"] for version in groups["versions"]]
+    slices = control_plane_1_36.request("GET", "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices")
+    assert slices["items"] == []
