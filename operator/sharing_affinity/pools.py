@@ -195,6 +195,9 @@ def validate(
         bare = next((d.name for d in devices if not d.fenced), "")
         problem = f"device {bare} lacks the taint {names.FENCE_KEY}:{names.FENCE_EFFECT}"
         return pool(PoolState.UNFENCED, problem if bare else "has no fenced device", True)
+    if not gate:
+        message = "the feature gate DRASharingAffinity is off; its devices are withheld"
+        return pool(PoolState.GATE_OFF, message, True)
     return pool(PoolState.JOINED, complete=True)
 
 

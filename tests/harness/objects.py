@@ -16,13 +16,14 @@ DRIVER = "net.example.com"
 CLASS = "shared-nic"
 SLOTS = f"{DRIVER}/slots"
 FENCE = {"key": "sharingaffinity.dev/managed", "effect": "NoSchedule"}
+_GUARD = 'has(object.kind) && object.kind == "NICConfig"'
 SUBNET = {
     "name": "subnet",
-    "expression": 'has(object.kind) && object.kind == "NICConfig" && has(object.subnetID) ? object.subnetID : ""',
+    "expression": f'{_GUARD} && has(object.subnetID) ? object.subnetID : ""',
 }
 PKEY = {
     "name": "pkey",
-    "expression": 'has(object.kind) && object.kind == "NICConfig" && has(object.ibPKey) ? object.ibPKey : ""',
+    "expression": f'{_GUARD} && has(object.ibPKey) ? object.ibPKey : ""',
 }
 EPOCH = "2026-01-01T00:00:00Z"
 

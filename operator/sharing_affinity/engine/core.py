@@ -22,7 +22,7 @@ from sharing_affinity.engine.types import (
     Release,
     SliceStatus,
 )
-from sharing_affinity.engine.world import Assumption, World
+from sharing_affinity.engine.world import Assumption, World, merged
 
 
 class Engine:
@@ -36,6 +36,7 @@ class Engine:
         self.options = options or Options()
         self._world = World(self.options)
         self._decider = Decider(self._world)
+        self._settled = Changes()
 
     @property
     def extractions(self) -> Extractions:
@@ -59,11 +60,14 @@ class Engine:
         returns 0, before deciding. A decision that still meets something new says so and queues it.
         """
         self._world.extractions.run(budget)
+        if not self._world.extractions.waiting and self._world.unextracted:
+            self._settled = merged(self._settled, self._world.settle_extractions())
         return self._world.extractions.waiting
 
     def settle(self) -> Changes:
-        """After :meth:`extract` has returned 0: derive again the locks of holders that waited for it."""
-        return self._world.settle_extractions()
+        """What :meth:`extract` changed since the last call: locks of holders that had waited for it."""
+        settled, self._settled = self._settled, Changes()
+        return settled
 
     def pods(self) -> tuple[PodKey, ...]:
         """Pods to decide on, in order: priority descending, creationTimestamp, namespace/name (H12)."""
@@ -109,6 +113,10 @@ class Engine:
     def assumed(self) -> tuple[str, ...]:
         """UIDs of claims that are assumed now."""
         return tuple(self._world.assumed)
+
+    def pinned_node(self, pod: PodKey) -> str:
+        """The node that a pod's claims, all of them allocated, tie it to; empty when there is none."""
+        return self._world.pinned_if_whole(pod)
 
     def releases(self, now: float) -> tuple[Release, ...]:
         """Own allocations to free (H8). Pure; call it after events that matter and now and then."""

@@ -349,7 +349,7 @@ class Decider:
             reason = Reason.SLICE_ERROR if isinstance(abort.cause, SliceError) else Reason.CLAIM_ERROR
             return Unplaced(reason, str(getattr(abort.cause, "message", abort.cause)))
         if best is None:
-            retry_at = min(retry, default=None)
+            retry_at = min((t for t in retry if t > now), default=None)
             diagnosis = Diagnosis(tuple(verdicts), len(self._world.nodes))
             return Unplaced(Reason.NO_NODE, fold_diagnosis(diagnosis), diagnosis, retry_at)
         return self._placed(case, *best, now, new_uuid)
@@ -399,17 +399,11 @@ class Decider:
             verdicts.append(NodeVerdict(node.name, str(error)))
             return None
         if solution is None:
-            young = [
-                world.settles_at(c.id)
-                for claim in requests
-                for leaves in claim
-                for leaf in leaves
-                for c in leaf.candidates
-                if not c.settled
-            ]
-            retry.extend(young[:1] and [min(young)])
-            keys_of = partial(self.keys_of, case)
-            verdicts.append(judge_node(world, case.ours, node, requests, keys_of, now))
+            candidates = {
+                c for claim in requests for leaves in claim for leaf in leaves for c in leaf.candidates
+            }
+            retry.extend(world.settles_at(c.id) for c in candidates if not c.settled)
+            verdicts.append(judge_node(world, node, requests, partial(self.keys_of, case), now))
         return solution
 
     def _others_elsewhere(self, case: Case, node: Node) -> str:

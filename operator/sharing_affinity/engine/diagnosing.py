@@ -7,12 +7,11 @@ value and how many claims hold the device.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from sharing_affinity.allocator import Candidate, KeysOf, Leaf, capacity
 from sharing_affinity.allocator.capacity import CapacityError
 from sharing_affinity.allocator.model import Requests
-from sharing_affinity.api import Claim, Node
+from sharing_affinity.api import Node
 from sharing_affinity.api.keys import render, shorten
 from sharing_affinity.engine.types import DeviceVerdict, Diagnosis, NodeVerdict
 from sharing_affinity.engine.world import World
@@ -22,9 +21,7 @@ from sharing_affinity.locks import LockState
 TOGETHER = "device(s) not free for all requests of the pod together"
 
 
-def judge_node(
-    world: World, claims: Sequence[Claim], node: Node, requests: Requests, keys_of: KeysOf, now: float
-) -> NodeVerdict:
+def judge_node(world: World, node: Node, requests: Requests, keys_of: KeysOf, now: float) -> NodeVerdict:
     """The verdict on a node whose device search found nothing."""
     verdicts: list[DeviceVerdict] = []
     seen: set[tuple[str, str, str]] = set()

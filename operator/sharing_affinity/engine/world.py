@@ -719,6 +719,17 @@ class World:
                     return node
         return ""
 
+    def pinned_if_whole(self, key: PodKey) -> str:
+        """As :meth:`pinned_node`, once every claim of the pod is there and allocated."""
+        pod = self.pods.get(key)
+        if pod is None or not pod.claims:
+            return ""
+        for entry in pod.claims:
+            claim = self.claims.get((key[0], entry.claim))
+            if not entry.not_needed and (claim is None or self.allocation_of(claim) is None):
+                return ""
+        return self.pinned_node(pod)
+
     def allocation_of(self, claim: Claim) -> Allocation | None:
         """The allocation a claim has, or is assumed to have."""
         if claim.allocation is not None:

@@ -404,6 +404,7 @@ class Controller:
         # engine.
         ran, remaining = await asyncio.to_thread(self._extract_slice)
         self._metrics.extractor_evaluations.inc(ran)
+        self._take(self._engine.settle())
         self._extraction_pending = remaining > 0
 
     def _extract_slice(self) -> tuple[int, int]:

@@ -1,0 +1,46 @@
+"""Printing: JSON and YAML for programs, tables for people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import yaml
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "json", "yaml"),
+        default="table",
+        help="output form (default: %(default)s)",
+    )
+
+
+def as_text(content: Any, form: str) -> str:
+    """JSON or YAML, the same bytes for the same content."""
+    if form == "json":
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """One table on standard output; plain text where that is not a terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        # A pipe has no width; never break what somebody may grep.
+        console = Console(width=240)
+    console.print(drawn)
