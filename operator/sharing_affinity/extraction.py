@@ -15,13 +15,13 @@ strict gating.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kubernetes_cel import CelError, Environment
 from sharing_affinity.api import DeviceConfig, Extractor, names
 from sharing_affinity.api.keys import KeyMap, key_map, shorten
 from sharing_affinity.api.objects import FROM_CLAIM, FROM_CLASS
@@ -96,8 +96,7 @@ class CelEvaluator:
     """
 
     def __init__(self, capacity: int = 65_536) -> None:
-        self._cel: Any = importlib.import_module("kubernetes_cel")
-        self._environment = self._cel.Environment.admission()
+        self._environment = Environment.admission()
         self._capacity = capacity
         self._memo: OrderedDict[tuple[str, str], Evaluation] = OrderedDict()
         self._exhausted: OrderedDict[tuple[str, str], Evaluation] = OrderedDict()
@@ -127,30 +126,19 @@ class CelEvaluator:
         ``None`` when the expression does not compile.
         """
         try:
-            return int(self._environment.compile(expression).estimate.max)
-        except self._cel.CelError:
+            return self._environment.compile(expression, output="string").estimate.max
+        except CelError:
             return None
 
     def _run(self, expression: str, parameters: Any) -> Evaluation:
         try:
-            program = self._environment.compile(expression)
-        except self._cel.CelError as error:
+            program = self._environment.compile(expression, output="string")
+        except CelError as error:
             return Evaluation(None, error.kind, str(error))
         outcome = program.run({"object": parameters}, cost_limit=names.POOL_COST_BUDGET)
         if outcome.error is not None:
             return Evaluation(None, outcome.error.kind, str(outcome.error), outcome.cost)
-        if not isinstance(outcome.value, str):
-            problem = f"returns {type_name(outcome.value)}, not a string"
-            return Evaluation(None, "non-string", problem, outcome.cost)
         return Evaluation(sys.intern(str(outcome.value)), cost=outcome.cost)
-
-
-def type_name(value: object) -> str:
-    """A value's CEL type, for messages."""
-    names_of = {bool: "bool", int: "int", float: "double", bytes: "bytes", list: "list", dict: "map"}
-    if value is None:
-        return "null"
-    return next((name for kind, name in names_of.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def in_scope_configs(configs: Iterable[DeviceConfig], driver: str, request: str) -> tuple[DeviceConfig, ...]:

@@ -6,11 +6,12 @@ errors like values.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Final
 
+from kubernetes_cel import CelError, Environment
+from kubernetes_cel.device import device_variable
 from sharing_affinity.api import Device, names
 
 _CAPACITY: Final = 262_144
@@ -20,9 +21,7 @@ class Selectors:
     """Evaluates device selectors in the device environment, memoised."""
 
     def __init__(self) -> None:
-        self._cel: Any = importlib.import_module("kubernetes_cel")
-        self._device: Any = importlib.import_module("kubernetes_cel.device")
-        self._environment = self._cel.Environment.device()
+        self._environment = Environment.device()
         self._memo: OrderedDict[tuple[str, str], bool | str] = OrderedDict()
 
     def matches(self, expression: str, driver: str, device: Device) -> bool | str:
@@ -38,12 +37,10 @@ class Selectors:
 
     def _run(self, expression: str, driver: str, device: Device) -> bool | str:
         try:
-            program = self._environment.compile(expression)
-        except self._cel.CelError as error:
+            program = self._environment.compile(expression, output="bool")
+        except CelError as error:
             return f"CEL compile error: {error}"
-        variable = self._device.device_variable(
-            driver, device.attributes, device.capacity_json, device.allow_multiple
-        )
+        variable = device_variable(driver, device.attributes, device.capacity_json, device.allow_multiple)
         outcome = program.run({"device": variable}, cost_limit=names.POOL_COST_BUDGET)
         if outcome.error is not None:
             return f"CEL runtime error: {outcome.error}"

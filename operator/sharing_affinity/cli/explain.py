@@ -14,17 +14,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "explain",
         help="why a pod is pending, device by device",
-        description="Say where the pod's claims would go, or for every node the one reason against it, and for "
-        "every device of the node likewise. Exit code 0 when the pod is or would be placed, 1 when not.",
+        description="Say where the pod's claims would go, or for every node the one reason against it, and "
+        "for every device of the node likewise. Exit code 0 when the pod is or would be placed, 1 when not.",
     )
     parser.add_argument("what", choices=("pod",), help="kind of object")
     parser.add_argument("name", help="name of the pod, or NAMESPACE/NAME")
     parser.add_argument("-n", "--namespace", default="default", help="namespace (default: %(default)s)")
-    add_file_arguments(parser, required=False)
+    add_file_arguments(parser)
     from sharing_affinity.cli._output import add_output
 
     add_output(parser)
-    parser.add_argument("--kubeconfig", help="cluster to ask when no file is given")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,10 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from sharing_affinity.cli._files import InputError
 
     try:
-        if args.filename:
-            simulation = _offline.load(args.filename, options_of(args))
-        else:
-            simulation = _offline.build(cluster_documents(args.kubeconfig), options_of(args))
+        simulation = _offline.load(args.filename, options_of(args))
     except InputError as error:
         print("\n".join(error.lines), file=sys.stderr)
         return BAD_INPUT
@@ -50,13 +46,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_output.as_text(content, args.output))
     return GOOD if content["node"] is not None else FINDINGS
-
-
-def cluster_documents(kubeconfig: str | None) -> Any:
-    """What the cluster has of every kind the engine reads, as documents."""
-    from sharing_affinity.cli._cluster import documents
-
-    return documents(kubeconfig)
 
 
 def explanation(simulation: Any, key: tuple[str, str]) -> dict[str, Any] | None:

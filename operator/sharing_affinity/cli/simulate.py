@@ -13,8 +13,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "simulate",
         help="place all pending pods of a file, offline",
-        description="Read objects (kubectl get -o yaml, or written by hand), and do what the operator would do "
-        "from that state for all pending pods until nothing changes. Output repeats byte for byte.",
+        description="Read objects (kubectl get -o yaml, or written by hand), and do what the operator would "
+        "do from that state for all pending pods until nothing changes. Output repeats byte for byte.",
     )
     add_file_arguments(parser)
     from sharing_affinity.cli._output import add_output

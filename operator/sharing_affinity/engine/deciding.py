@@ -399,9 +399,8 @@ class Decider:
             verdicts.append(NodeVerdict(node.name, str(error)))
             return None
         if solution is None:
-            candidates = {
-                c for claim in requests for leaves in claim for leaf in leaves for c in leaf.candidates
-            }
+            leaves = [leaf for claim in requests for request in claim for leaf in request]
+            candidates = [c for leaf in leaves for c in leaf.candidates]
             retry.extend(world.settles_at(c.id) for c in candidates if not c.settled)
             verdicts.append(judge_node(world, node, requests, partial(self.keys_of, case), now))
         return solution
