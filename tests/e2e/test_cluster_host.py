@@ -125,7 +125,8 @@ def test_interrupted_up_leaves_nothing(host: Host, seconds: float) -> None:
     start = command("up", "--name", NAMES[0])
     time.sleep(seconds)
     start.send_signal(signal.SIGINT)
-    assert start.wait(timeout=30) == 130
+    # The earliest one may come before Python has set its handlers; nothing is started by then.
+    assert start.wait(timeout=30) in (130, -signal.SIGINT)
     assert look() == host
     assert processes.find(paths.cluster_dir(NAMES[0])) == []
 

@@ -17,9 +17,8 @@ def no_control_plane() -> str | None:
 
 
 def no_nodes() -> str | None:
-    """The cluster tool's own check, which tries namespaces, mounts, cgroups and overlayfs."""
-    lacking = probe.missing()
-    return "; ".join(map(str, lacking)) if lacking else None
+    """The cluster tool tries namespaces, mounts, control groups and the rest, each for a moment."""
+    return "; ".join(str(missing) for missing in probe.missing()) or None
 
 
 def no_go() -> str | None:
