@@ -269,14 +269,13 @@ class _Checker:
         wanted = [types.replace_params(t, replacement) for t in overload.args]
         return wanted, types.replace_params(overload.result, replacement)
 
-    def _join(self, node: Expr, previous: Type | None, current: Type) -> Type:
-        """The common type of aggregate elements; elements that do not fit are errors (no mixed literals)."""
+    def _join(self, previous: Type | None, current: Type) -> Type:
+        """The common type of aggregate elements: `dyn` for mixed ones, which a validator refuses later."""
         if previous is None:
             return current
         if self.bindings.assignable(previous, current):
             return previous if equal_or_less_specific(previous, current) else current
-        self._mismatch(node.id, previous, current)
-        return types.error
+        return types.dyn
 
     def _element(self, node: Expr, optional: bool) -> Type:
         t = self.types[node.id]
@@ -291,7 +290,7 @@ class _Checker:
         common: Type | None = None
         for i, element in enumerate(node.elements):
             yield self.check(element)
-            common = self._join(element, common, self._element(element, i in node.optional))
+            common = self._join(common, self._element(element, i in node.optional))
         self.types[node.id] = types.list_of(self.bindings.fresh() if common is None else common)
 
     def _map(self, node: MapLiteral) -> Work[None]:
@@ -299,9 +298,9 @@ class _Checker:
         values: Type | None = None
         for entry in node.entries:
             yield self.check(entry.key)
-            keys = self._join(entry.key, keys, self.types[entry.key.id])
+            keys = self._join(keys, self.types[entry.key.id])
             yield self.check(entry.value)
-            values = self._join(entry.value, values, self._element(entry.value, entry.optional))
+            values = self._join(values, self._element(entry.value, entry.optional))
         if keys is None or values is None:
             keys, values = self.bindings.fresh(), self.bindings.fresh()
         self.types[node.id] = types.map_of(keys, values)

@@ -86,6 +86,14 @@ class EvaluationError(CelError):
     cost: int = 0
 
 
+class EvaluationAborted(CelError):  # noqa: N818 - the name says what happened
+    """What makes upstream's evaluator panic. It ends the evaluation whatever is around it, as an internal
+    error.
+
+    Only seen inside this package: `Program` hands it out as an `EvaluationError`.
+    """
+
+
 class NonStringError(CelError):
     """The evaluation ended well, but not in a string where one is required."""
 

@@ -40,7 +40,14 @@ from kubernetes_cel.checker import Checked
 from kubernetes_cel.costs import LIST_COST, MAP_COST, STANDARD_COSTS, TRAVERSAL_FACTOR, CostModel
 from kubernetes_cel.declarations import Declarations, Function
 from kubernetes_cel.dispatch import Target, target
-from kubernetes_cel.errors import CheckError, CostLimitExceeded, EvaluationError, Issue, no_such_overload
+from kubernetes_cel.errors import (
+    CheckError,
+    CostLimitExceeded,
+    EvaluationAborted,
+    EvaluationError,
+    Issue,
+    no_such_overload,
+)
 from kubernetes_cel.loops import plan_loop
 from kubernetes_cel.passes import Work, drive
 from kubernetes_cel.runtime import Code, Run
@@ -259,7 +266,7 @@ class _Planner:
         if all(key.is_constant and value.is_constant and not optional for key, value, optional in pairs):
             try:
                 return Planned(constant=build_map([(k.constant, v.constant) for k, v, _ in pairs]))
-            except EvaluationError as error:
+            except EvaluationAborted as error:
                 raise self._fail(node.id, error.message) from None
         return Planned(evaluate=_build_map([(k.code, v.code, optional) for k, v, optional in pairs]))
 
@@ -624,7 +631,7 @@ def _membership(element: Planned, constants: Any) -> Planned | None:
         value = code(run)
         kind = type(value)
         if kind is bytes:
-            raise EvaluationError("unsupported key type: bytes")
+            raise EvaluationAborted("internal error: bytes cannot be keys of a map")
         return (kind, value) in members if kind in _HASHED else False
 
     return Planned(evaluate=contained)

@@ -11,6 +11,7 @@ from kubernetes_cel.costs import Range
 from kubernetes_cel.errors import (
     CelError,
     CostLimitExceeded,
+    EvaluationAborted,
     EvaluationError,
     NonStringError,
 )
@@ -75,19 +76,25 @@ class Program:
         run = Run(variables, cost_limit, self.plan.slots)
         try:
             value = self.plan.code(run)
-        except EvaluationError as error:
-            # The same exception may be raised again by another evaluation of a shared value: hand out a copy.
-            failed = EvaluationError(error.message)
-            failed.cost = run.cost
-            return Outcome(None, failed, run.cost)
+        except (EvaluationError, EvaluationAborted) as error:
+            # A copy: the exception may stand in a slot that other code raises again.
+            return _failed(error.message, run.cost)
         except CostLimitExceeded as error:
             return Outcome(None, error.with_traceback(None), error.cost)
         except RecursionError:
             return on_fresh_stack(lambda: self.run(variables, cost_limit))
+        except Exception as problem:  # a mistake of ours must not stop the work on other expressions
+            return _failed(f"internal error: {type(problem).__name__}: {problem}", run.cost)
         if self.wants_string and type(value) is not str:
             message = f"expected a string, but the expression yielded {type_name(value)}"
             return Outcome(None, NonStringError(message, run.cost), run.cost)
         return Outcome(value, None, run.cost)
+
+
+def _failed(message: str, cost: int) -> Outcome:
+    error = EvaluationError(message)
+    error.cost = cost
+    return Outcome(None, error, cost)
 
 
 def on_fresh_stack(work: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from kubernetes_cel import types
-from kubernetes_cel.errors import EvaluationError, no_such_overload
+from kubernetes_cel.errors import EvaluationAborted, EvaluationError, no_such_overload
 from kubernetes_cel.types import Type
 
 MIN_INT: Final = -(2**63)
@@ -233,7 +233,7 @@ def _tagged(key: Any) -> tuple[type, Any]:
     if kind in _KEYS:
         return kind, key
     if kind is bytes:
-        raise EvaluationError("unsupported key type: bytes")
+        raise EvaluationAborted("internal error: bytes cannot be keys of a map")
     if kind is Type:
         return kind, key.name
     if kind is Duration:

@@ -8,18 +8,22 @@ depend on). Texts are walked as UTF-8 bytes, since upstream does so and its mess
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kubernetes_cel import costs, types
-from kubernetes_cel.ast import Entry, Expr, ListLiteral, MapLiteral
+from kubernetes_cel.ast import Call, Entry, Expr, ListLiteral, Literal, MapLiteral, walk
 from kubernetes_cel.costs import CallEstimate, CostModel, Node, SizeHint, estimated_size
 from kubernetes_cel.declarations import Function, Overload
 from kubernetes_cel.errors import EvaluationError
 from kubernetes_cel.libraries.gotext import parse_int, quote
 from kubernetes_cel.types import Type
 from kubernetes_cel.values import MAX_INT, Duration, ListView, MapView, Timestamp, Uint, type_name
+
+if TYPE_CHECKING:
+    from kubernetes_cel.checker import Checked
+    from kubernetes_cel.declarations import Declarations
 
 _DEFAULT_PRECISION = 6
 _MAX_TEXT = 1 << 27
@@ -301,6 +305,19 @@ def check_format(text: str, arguments: Sequence[Expr], type_of: Callable[[int], 
         raise FormatError(
             f"too many arguments supplied to string.format (expected {used}, got {len(arguments)})"
         )
+
+
+def check_formats(checked: Checked, _: Declarations) -> Iterator[tuple[int, str]]:
+    """Validator: all calls of `format` with a constant format and a literal list of arguments."""
+    for node in walk(checked.root):
+        if not isinstance(node, Call) or node.function != "format" or len(node.args) != 1:
+            continue
+        text, arguments = node.target, node.args[0]
+        if isinstance(text, Literal) and type(text.value) is str and isinstance(arguments, ListLiteral):
+            try:
+                check_format(text.value, arguments.elements, checked.types.__getitem__)
+            except FormatError as problem:
+                yield node.id if problem.node is None else problem.node, problem.message
 
 
 def _unfit(node: Expr, kinds: frozenset[str], type_of: Callable[[int], Type], *, deep: bool) -> int | None:

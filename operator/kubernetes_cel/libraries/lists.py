@@ -25,7 +25,7 @@ from kubernetes_cel.costs import (
     plain_size,
 )
 from kubernetes_cel.declarations import Function, Library, Macro, Overload
-from kubernetes_cel.errors import EvaluationError, no_such_overload
+from kubernetes_cel.errors import EvaluationAborted, EvaluationError, no_such_overload
 from kubernetes_cel.libraries.sets import same
 from kubernetes_cel.libraries.time import add_durations
 from kubernetes_cel.macros import Expander, MacroError, expand_map
@@ -193,6 +193,10 @@ def flatten(items: Any, depth: int = 1) -> list[Any]:
 
 def sort_by_keys(items: Any, keys: Any) -> Any:
     """The list in the order of a list of keys, one for each element."""
+    if not isinstance(items, list | ListView):
+        raise no_such_overload("@sortByAssociatedKeys")
+    if not isinstance(keys, list | ListView):
+        raise EvaluationAborted("internal error: the keys to sort by are no list")
     if size_of_list(items) != size_of_list(keys):
         raise EvaluationError(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got "
@@ -216,6 +220,8 @@ def sort_by_keys(items: Any, keys: Any) -> Any:
 
 def sort(items: Any) -> Any:
     """The list in ascending order."""
+    if not isinstance(items, list | ListView):
+        raise no_such_overload("sort")
     return sort_by_keys(items, items)
 
 
@@ -370,7 +376,7 @@ def _flatten_actual(overload: str, args: Sequence[Any], _: Any) -> int | None:
     depth = 1.0
     if len(args) == 2:
         if type(args[1]) is not int:
-            return 0
+            raise EvaluationAborted("internal error: the cost of flatten needs a depth")
         depth = float(args[1])
     return _spent(depth, plain_size(args[0]))
 
@@ -381,7 +387,7 @@ def _compared(which: int) -> Callable[[str, Sequence[Any], Any], int | None]:
             return None
         items = args[which] if len(args) > which else None
         if not isinstance(items, list | ListView):
-            return 0  # upstream's tracker panics here, before it charges anything
+            raise EvaluationAborted("internal error: the cost of a list function needs a list")
         size = size_of_list(items)
         if size == 0:
             return _spent(2.0, 0)

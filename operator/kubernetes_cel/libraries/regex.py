@@ -6,6 +6,7 @@ bounded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,7 @@ import re2
 
 from kubernetes_cel import costs, types
 from kubernetes_cel.declarations import Function, Library, Overload
-from kubernetes_cel.errors import EvaluationError
+from kubernetes_cel.errors import EvaluationError, no_such_overload
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -53,13 +54,42 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     return found
 
 
+def _find_constant(pattern: str) -> Callable[..., Any]:
+    """`find` of a constant pattern: a bad one is found while compiling."""
+    compile_pattern(pattern)
+
+    def run(text: Any) -> str:
+        if type(text) is not str:
+            raise no_such_overload()
+        return find(text, pattern)
+
+    return run
+
+
+def _find_all_constant(pattern: str) -> Callable[..., Any]:
+    """`findAll` of a constant pattern."""
+    compile_pattern(pattern)
+
+    def run(text: Any, limit: Any = -1) -> list[str]:
+        if type(text) is not str or type(limit) is not int:
+            raise no_such_overload()
+        return find_all(text, pattern, limit)
+
+    return run
+
+
 _S = types.string
 _LIST = types.list_of(_S)
 
 LIBRARY = Library(
     "kubernetes.regex",
     functions=(
-        Function("find", (Overload("string_find_string", (_S, _S), _S, find, member=True),), cost=costs.FIND),
+        Function(
+            "find",
+            (Overload("string_find_string", (_S, _S), _S, find, member=True),),
+            cost=costs.FIND,
+            precompile=_find_constant,
+        ),
         Function(
             "findAll",
             (
@@ -67,6 +97,7 @@ LIBRARY = Library(
                 Overload("string_find_all_string_int", (_S, _S, types.int_), _LIST, find_all, member=True),
             ),
             cost=costs.FIND,
+            precompile=_find_all_constant,
         ),
     ),
 )

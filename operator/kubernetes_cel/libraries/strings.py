@@ -11,7 +11,7 @@ from kubernetes_cel import costs, types
 from kubernetes_cel.costs import CallEstimate, CostModel, Node, Range, SizeHint, estimated_size
 from kubernetes_cel.declarations import Function, Library, Overload
 from kubernetes_cel.errors import EvaluationError
-from kubernetes_cel.libraries.formatting import FORMAT
+from kubernetes_cel.libraries.formatting import FORMAT, check_formats
 
 _S, _I = types.string, types.int_
 _LOWER = {c: c + 32 for c in range(ord("A"), ord("Z") + 1)}
@@ -229,4 +229,6 @@ LIBRARY = Library(
         Function("strings.quote", (Overload("strings_quote", (_S,), _S, quote),), cost=_QUOTE_COST),
         FORMAT,
     ),
+    validators=(check_formats,),
+    mixed=frozenset(("format",)),
 )
