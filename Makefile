@@ -44,7 +44,7 @@ bootstrap: ## make .venv from the lock file (all others do it themselves)
 	@"$(PYTHON)" tools/bootstrap.py
 
 demo: bootstrap ## the story on a real cluster; CLUSTER=local|kind|current picks one, KEEP=1 leaves it up
-	@"$(PY)" -m e2e.demo
+	@"$(PY)" -m e2e.demo --cluster "$(or $(CLUSTER),auto)"
 
 test: bootstrap ## all tests this host can run; STAGES= and ARGS= narrow it
 	@"$(PY)" -m tools.run_tests --stages "$(STAGES)" -- $(ARGS)

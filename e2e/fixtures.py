@@ -1,9 +1,9 @@
 """pytest fixtures: one control plane and one two-node cluster per test session, a namespace per test.
 
 Clusters of a session are called `pytest-<pid>` so that sessions run side by side; those of sessions
-that were killed are taken down by the next one. `E2E_ATTACH=NAME` uses a running cluster instead
-(`python -m e2e up --name NAME`), which saves seconds per run while developing; it is left running, with
-the tests' namespaces deleted.
+that were killed are taken down by the next one. `E2E_ATTACH=NAME` (and `E2E_BACKEND=kind`) uses a running
+cluster instead (`python -m e2e up --name NAME`), which saves seconds per run while developing; it is left
+running, with the tests' namespaces deleted.
 """
 
 import os
@@ -17,7 +17,7 @@ from types import FrameType
 
 import pytest
 
-from e2e import local, paths
+from e2e import backends, local, paths
 from e2e.cluster import Cluster
 from e2e.errors import ApiError
 
@@ -47,7 +47,7 @@ def _end_in_order() -> None:
 def _session_cluster(options: local.Options) -> Iterator[Cluster]:
     attached = os.environ.get("E2E_ATTACH")
     if attached:
-        cluster = local.attach(attached)
+        cluster = backends.attach(os.environ.get("E2E_BACKEND", "local"), attached)
         cluster.apply(*sorted(CRDS.glob("sharingaffinity.dev_*.yaml")))
         yield cluster
         return

@@ -119,7 +119,7 @@ def lint() -> Outcome:
 
 
 class Build:
-    """`python -m e2e build` in the background. A class since it has to be waited for and stopped."""
+    """`python -m e2e build`, both versions, in the background; it has to be waited for and stopped."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -130,7 +130,7 @@ class Build:
         BUILD_LOG.parent.mkdir(exist_ok=True)
         with BUILD_LOG.open("wb") as log:
             self.process = subprocess.Popen(
-                ["nice", "-n", "10", sys.executable, "-m", "e2e", "build"],
+                ["nice", "-n", "10", sys.executable, "-m", "e2e", "build", "--kubernetes", "all"],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -66,12 +66,13 @@ class Objects:
         return stored
 
 
-@pytest.fixture
-def objects(control_plane: Cluster) -> Iterator[Objects]:
-    made = Objects(control_plane)
+@pytest.fixture(params=["control_plane", "control_plane_1_36"], ids=["newest", "1.36"])
+def objects(request: pytest.FixtureRequest) -> Iterator[Objects]:
+    """On the newest Kubernetes and on the oldest that we support: limits of CEL rules differ by version."""
+    made = Objects(request.getfixturevalue(request.param))
     yield made
     for path in made.made:
-        control_plane.request("DELETE", path)
+        made.cluster.request("DELETE", path)
 
 
 def entries(number: int) -> Change:
