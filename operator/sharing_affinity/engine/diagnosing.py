@@ -28,9 +28,9 @@ def judge_node(world: World, node: Node, requests: Requests, keys_of: KeysOf, no
     unmatched = ""
     for claim in requests:
         for leaves in claim:
+            if not any(leaf.candidates for leaf in leaves):
+                unmatched = unmatched or f"no device on it matches request {leaves[0].name}"
             for leaf in leaves:
-                if not leaf.candidates:
-                    unmatched = unmatched or f"no device on it matches request {leaf.name}"
                 for candidate in leaf.candidates:
                     if candidate.id not in seen:
                         seen.add(candidate.id)
