@@ -205,12 +205,32 @@ class Client:
         content_type: str = JSON,
         within: float | None = None,
     ) -> Any:
-        """Send one request and return the decoded answer.
+        """Send one request with JSON in ``body`` and return the decoded answer.
 
         ``within`` is in seconds and covers everything, connecting included. Raises `ApiError` and
         `NoAnswerError`. A 401 is answered once with fresh credentials: the server has done nothing then.
         """
         data = None if body is None else _encode(method, path, body)
+        text = await self.exchange(
+            method, path, data, params=params, content_type=content_type, within=within
+        )
+        try:
+            return json.loads(text) if text else None
+        except ValueError as error:
+            raise NoAnswerError(f"{method} {path}: the answer is not JSON: {error}") from error
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        accept: str = "",
+        within: float | None = None,
+    ) -> bytes:
+        """Like `request`, with bytes both ways."""
         limit = self.timeout if within is None else within
         if limit <= 0:
             raise NoAnswerError("no time left for the request", sent=False)
@@ -219,9 +239,9 @@ class Client:
                 credentials = await self.login.credentials()
                 for last in (False, True):
                     async with self._send(
-                        method, path, params, data, content_type, credentials, limit
+                        method, path, params, data, content_type, credentials, limit, accept=accept
                     ) as response:
-                        text = await response.read()
+                        text: bytes = await response.read()
                     if response.status == 401 and not last:
                         credentials = await self.login.credentials(rejected=credentials)
                         continue
@@ -234,10 +254,7 @@ class Client:
             raise NoAnswerError(f"{method} {path}: {type(error).__name__}: {error}") from error
         if response.status >= 300:
             raise _error(method, path, response.status, text, response.headers.get("Retry-After"))
-        try:
-            return json.loads(text) if text else None
-        except ValueError as error:
-            raise NoAnswerError(f"{method} {path}: the answer is not JSON: {error}") from error
+        return text
 
     def _send(
         self,
@@ -249,8 +266,11 @@ class Client:
         credentials: Credentials,
         connect: float,
         read: float | None = None,
+        accept: str = "",
     ) -> Any:
         headers = {"Content-Type": content_type} if data is not None else {}
+        if accept:
+            headers["Accept"] = accept
         if credentials.authorization:
             headers["Authorization"] = credentials.authorization
         return self._open().request(

@@ -90,6 +90,7 @@ class _Parked:
     attempts: int
     last: float
     not_before: float
+    due: bool = False
 
 
 class Controller:
@@ -128,6 +129,7 @@ class Controller:
         self._parked: dict[PodKey, _Parked] = {}
         self._timers: list[tuple[float, PodKey]] = []
         self._by_net: set[PodKey] = set()
+        self._awaiting: set[PodKey] = set()
         # Writes.
         self._writing: dict[PodKey, asyncio.Task[None]] = {}
         self._outcomes: dict[str, asyncio.Future[bool]] = {}
@@ -138,6 +140,7 @@ class Controller:
         # What the engine does not keep.
         self._uids: dict[tuple[str, str, str], str] = {}
         self._recorded: dict[str, tuple[str, str, float]] = {}
+        self._finalizers: dict[str, tuple[str, ...]] = {}
         self._metadata: dict[str, tuple[int, list[Mapping[str, Any]]]] = {}
         # Views.
         self._dirty_pools: set[PoolId] = set()
@@ -296,6 +299,10 @@ class Controller:
             self._uids[key] = meta["uid"]
         if kind is CLAIMS:
             unallocated = not (raw.get("status") or {}).get("allocation")
+            if unallocated:
+                self._finalizers[meta["uid"]] = tuple(meta.get("finalizers") or ())
+            else:
+                self._finalizers.pop(meta["uid"], None)
             if unallocated and names.RECORD_ANNOTATION in (meta.get("annotations") or {}):
                 self._recorded.setdefault(meta["uid"], (key[1], key[2], self._clock()))
             else:
@@ -310,6 +317,7 @@ class Controller:
             del self._uids[kind, namespace, name]
         if kind == CLAIMS.kind:
             self._recorded.pop(uid, None)
+            self._finalizers.pop(uid, None)
         elif kind == METADATA.kind:
             self._metadata.pop(name, None)
         elif kind == "Pod":
@@ -406,6 +414,11 @@ class Controller:
         self._metrics.extractor_evaluations.inc(ran)
         self._take(self._engine.settle())
         self._extraction_pending = remaining > 0
+        if ran:
+            # Holders first, then the pods that wait for what has been evaluated now.
+            self._take(self._engine.settle())
+            self._ready |= self._awaiting
+            self._awaiting.clear()
 
     def _extract_slice(self) -> tuple[int, int]:
         until = time.perf_counter() + SLICE
@@ -456,6 +469,7 @@ class Controller:
                 self._park(pod, reason, retry_at)
                 if reason is Reason.EXTRACTION_PENDING:
                     self._extraction_pending = True
+                    self._awaiting.add(pod)
                 elif message:
                     self._tell_pod(pod, reason.value, message)
             case NotServed(reason, message):
@@ -486,7 +500,9 @@ class Controller:
         for pod in pods:
             parked = self._parked.get(pod)
             if parked is not None and parked.not_before > now:
-                heapq.heappush(self._timers, (parked.not_before, pod))
+                if not parked.due:
+                    parked.due = True
+                    heapq.heappush(self._timers, (parked.not_before, pod))
             else:
                 self._ready.add(pod)
 
@@ -503,12 +519,11 @@ class Controller:
     # Writes.
 
     def _place(self, placed: Placed) -> None:
-        self._engine.assume(placed)
+        self._take(self._engine.assume(placed))
         loop = asyncio.get_running_loop()
         for write in placed.writes:
             self._outcomes[write.uid] = loop.create_future()
         self._count_reuse(placed)
-        self._dirty_pools |= {(r.driver, r.pool) for write in placed.writes for r in write.record.results}
         task = asyncio.ensure_future(self._write(placed, self._clock()))
         self._writing[placed.pod] = task
         task.add_done_callback(_report)
@@ -531,6 +546,7 @@ class Controller:
     async def _write(self, placed: Placed, started: float) -> None:
         results: tuple[Result, ...]
         try:
+            finalizers = {write.uid: self._finalizers.get(write.uid, ()) for write in placed.writes}
             needed = [self._outcomes[uid] for uid in placed.after if uid in self._outcomes]
             if needed and not all(await asyncio.gather(*needed)):
                 results = tuple(
@@ -538,7 +554,8 @@ class Controller:
                     for write in placed.writes
                 )
             else:
-                results = tuple(await asyncio.gather(*(self._writer.write(write) for write in placed.writes)))
+                writes = (self._writer.write(write, finalizers[write.uid]) for write in placed.writes)
+                results = tuple(await asyncio.gather(*writes))
         except Exception:
             log.exception("writing failed", pod="/".join(placed.pod))
             results = tuple(Result(write.uid, Outcome.UNKNOWN, "interrupted") for write in placed.writes)
@@ -558,7 +575,7 @@ class Controller:
             self._metrics.writes.labels(result.outcome.value).inc()
             self._metrics.write_seconds.observe(self._clock() - item.started)
             if result.outcome is Outcome.WRITTEN:
-                self._engine.confirm(result.uid)
+                self._engine.confirm(result.uid, result.resource_version)
                 continue
             again = True
             if result.outcome is Outcome.UNKNOWN:

@@ -220,6 +220,7 @@ class Elector:
             self._tell()
             if self._release.is_set() and seen is not None and seen.holder == self.identity:
                 await self._give_up(client, seen, acquired)
+        self._wake = lambda: None
 
     async def _round(self, client: Client, seen: Seen | None, acquired: str) -> tuple[Seen | None, str]:
         path = LEASES.item(self._namespace, self._name)

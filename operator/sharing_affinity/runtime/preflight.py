@@ -31,6 +31,7 @@ _NEEDED: Final = (
         if not kind.optional
     ),
     ("patch", "resource.k8s.io", "v1", "resourceclaims", ""),
+    ("update", "resource.k8s.io", "v1", "resourceclaims", ""),
     ("update", "resource.k8s.io", "v1", "resourceclaims", "status"),
     ("update", "resource.k8s.io", "v1", "resourceclaims", "binding"),
     ("patch", names.GROUP, names.VERSION, names.SLICE_PLURAL, "status"),

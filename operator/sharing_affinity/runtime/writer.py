@@ -19,7 +19,8 @@ included.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -30,11 +31,11 @@ import structlog
 from sharing_affinity.api import names, quantity
 from sharing_affinity.api.record import encode
 from sharing_affinity.engine import ClaimWrite, Release
-from sharing_affinity.runtime.client import ApiError, Client, NoAnswerError
+from sharing_affinity.runtime import wire
+from sharing_affinity.runtime.client import MERGE_PATCH, ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.kinds import CLAIMS
 from sharing_affinity.runtime.pacing import Pacer, backoff
 
-STRATEGIC: Final = "application/strategic-merge-patch+json"
 BINDING_HINT: Final = "resourceclaims/binding"
 
 log = structlog.get_logger("writer")
@@ -95,11 +96,14 @@ class Writer:
         self._slots = asyncio.Semaphore(concurrency)
         self._timeout = timeout
 
-    async def write(self, order: ClaimWrite) -> Result:
-        """Write one allocation by the recipe and return only when the outcome is known, or cannot be."""
+    async def write(self, order: ClaimWrite, finalizers: Sequence[str] = ()) -> Result:
+        """Write one allocation by the recipe and return only when the outcome is known, or cannot be.
+
+        ``finalizers`` are those of the claim in the version that was decided on.
+        """
         async with self._slots:
             try:
-                prepared = await self._step(lambda within: self._prepare(order, within))
+                prepared = await self._step(lambda within: self._prepare(order, finalizers, within))
             except _Ended as ended:
                 return Result(order.uid, ended.outcome, ended.message)
             except NoAnswerError as error:
@@ -222,22 +226,68 @@ class Writer:
             return Result(order.uid, Outcome.WRITTEN, f"{message}; it could not be cleared: {error}", version)
         return Result(order.uid, Outcome.DROPPED, message, version)
 
-    async def _prepare(self, order: ClaimWrite, within: float) -> Any:
+    async def _prepare(self, order: ClaimWrite, finalizers: Sequence[str], within: float) -> Any:
         record = encode(order.record.with_attempt(self._new_id()))
-        return await self._client.request(
-            "PATCH",
-            CLAIMS.item(order.namespace, order.name),
-            content_type=STRATEGIC,
-            body={
-                "metadata": {
-                    "uid": order.uid,
-                    "resourceVersion": order.resource_version,
-                    "finalizers": [names.DELETE_PROTECTION_FINALIZER],
-                    "annotations": {names.RECORD_ANNOTATION: record},
-                }
-            },
+        return await self._change_metadata(
+            order.namespace,
+            order.name,
+            order.uid,
+            order.resource_version,
+            {names.RECORD_ANNOTATION: record},
+            list(dict.fromkeys((*finalizers, names.DELETE_PROTECTION_FINALIZER))),
+            within,
+        )
+
+    async def _change_metadata(
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        version: str,
+        annotations: Mapping[str, str | None],
+        finalizers: list[str],
+        within: float,
+    ) -> Any:
+        """Set annotations (None: remove) and finalizers, provided the claim has this uid and resourceVersion.
+
+        A patch does in one request; one that the server refuses because it can't send the claim's own opaque
+        parameters through JSON unchanged is made again in protobuf form.
+        """
+        path = CLAIMS.item(namespace, name)
+        try:
+            return await self._client.request(
+                "PATCH",
+                path,
+                content_type=MERGE_PATCH,
+                body={
+                    "metadata": {
+                        "uid": uid,
+                        "resourceVersion": version,
+                        "finalizers": finalizers,
+                        "annotations": annotations,
+                    }
+                },
+                within=within,
+            )
+        except ApiError as error:
+            if (
+                error.status != 422
+                or "spec: Invalid value" not in str(error)
+                or "immutable" not in str(error)
+            ):
+                raise
+        body = await self._client.exchange("GET", path, accept=wire.MEDIA_TYPE, within=within)
+        found = wire.read_metadata(body)
+        if (found.uid, found.resource_version) != (uid, version):
+            raise ApiError(409, "Conflict", "the claim has changed")
+        text = await self._client.exchange(
+            "PUT",
+            path,
+            wire.with_metadata(body, annotations, finalizers),
+            content_type=wire.MEDIA_TYPE,
             within=within,
         )
+        return json.loads(text)
 
     async def _put_status(self, claim: Mapping[str, Any], within: float) -> Any:
         meta = claim["metadata"]
@@ -266,20 +316,16 @@ class Writer:
         meta = claim["metadata"]
         if names.RECORD_ANNOTATION not in (meta.get("annotations") or {}):
             return claim
-        changes: dict[str, Any] = {
-            "uid": meta["uid"],
-            "resourceVersion": meta["resourceVersion"],
-            "annotations": {names.RECORD_ANNOTATION: None},
-        }
-        if names.DELETE_PROTECTION_FINALIZER in (meta.get("finalizers") or ()):
-            changes["$deleteFromPrimitiveList/finalizers"] = [names.DELETE_PROTECTION_FINALIZER]
+        kept = [name for name in meta.get("finalizers") or () if name != names.DELETE_PROTECTION_FINALIZER]
         await self._pacer.wait()
-        return await self._client.request(
-            "PATCH",
-            CLAIMS.item(meta["namespace"], meta["name"]),
-            content_type=STRATEGIC,
-            body={"metadata": changes},
-            within=self._timeout,
+        return await self._change_metadata(
+            meta["namespace"],
+            meta["name"],
+            meta["uid"],
+            meta["resourceVersion"],
+            {names.RECORD_ANNOTATION: None},
+            kept,
+            self._timeout,
         )
 
     async def _step(self, send: Callable[[float], Awaitable[Any]]) -> Any:
