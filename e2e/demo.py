@@ -23,7 +23,7 @@ from e2e import choose
 from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError, ClusterError
 from e2e.kubelets import Kubelet, kubelet_of
-from e2e.product import NIC_DRIVER, Process, Product
+from e2e.product import METADATA, NIC_DRIVER, Process, Product
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
@@ -231,11 +231,14 @@ def sharing(stage: Stage) -> tuple[Process, Process]:
     story = stage.story
     story.act("With sharing affinity: the driver publishes an extractor, the operator allocates")
     story.step("Install, start the driver with its fence and metadata, and two operator replicas")
-    stage.product.install("operator", "policies")
-    stage.product.driver(stage.kubelet.node)
+    stage.product.install("manifests/overlays/local")
+    # The devices were open until now: the driver fences them, waits until no scheduler can still be writing
+    # an allocation decided before, and only then publishes the metadata. 30 s by default; nothing runs here.
+    stage.product.driver(stage.kubelet.node, "--fence-settle=3")
     first = stage.product.operator("operator-1", *LEASE_FLAGS)
     wait_for("operator-1 leads", lambda: leads(stage, first), 40)
     second = stage.product.operator("operator-2", *LEASE_FLAGS)
+    wait_for("the operator has joined the pool", lambda: joined(stage), 30)
     story.kubectl("get", "sas", "-o", "wide")
     story.good(f"{stage.product.leader()} leads, {second.name} stands by")
     story.step("Two pods of subnet-a share eth1")
@@ -300,6 +303,12 @@ def leads(stage: Stage, process: Process) -> bool:
         return False
 
 
+def joined(stage: Stage) -> bool:
+    slices = stage.cluster.request("GET", METADATA)["items"]
+    conditions = [c for s in slices for c in (s.get("status") or {}).get("conditions") or []]
+    return any(c["type"] == "Joined" and c["status"] == "True" for c in conditions)
+
+
 def operator_event(stage: Stage, name: str) -> str | None:
     """The text of the newest Event that the operator wrote on a pod."""
     query = f"involvedObject.name={name},involvedObject.kind=Pod"
@@ -319,7 +328,7 @@ def operator_event(stage: Stage, name: str) -> str | None:
 @contextmanager
 def stage_on(cluster: Cluster) -> Iterator[Stage]:
     with Product(cluster) as product:
-        product.install("crds", "driver-nic")
+        product.install("crds", "manifests/driver-nic")
         yield Stage(cluster, product, kubelet_of(cluster), Story(cluster))
 
 

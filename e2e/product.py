@@ -27,6 +27,7 @@ NAMESPACE = "sharing-affinity-system"
 OPERATOR_ACCOUNT = "sharing-affinity-operator"
 DRIVER_ACCOUNT = "affinity-driver-nic"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/sharing-affinity-operator"
+METADATA = "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices"
 NIC_DRIVER = "nic.sharingaffinity.dev"
 PYTHON_PATH = f"{ROOT / 'operator'}:{ROOT / 'driver'}"
 
@@ -84,11 +85,10 @@ class Product:
                     process.stop(5)
 
     def install(self, *overlays: str) -> None:
-        """``kubectl apply -k`` of each folder under ``manifests/``; the workloads in them are scaled to
-        nothing, since their processes run here."""
+        """``kubectl apply -k`` of each folder of this project, without the workloads in them, whose
+        processes run here."""
         for overlay in overlays:
-            rendered = self.cluster.kubectl("kustomize", str(ROOT / "manifests" / overlay))
-            self._apply(rendered)
+            self._apply(self.cluster.kubectl("kustomize", str(ROOT / overlay)))
 
     def _apply(self, rendered: str) -> None:
         kept = [
@@ -96,7 +96,7 @@ class Product:
             for document in re.split(r"(?m)^---\s*$", rendered)
             if not re.search(r"(?m)^kind: (Deployment|DaemonSet|PodDisruptionBudget)$", document)
         ]
-        # Twice at most: objects of kinds that the same call defines need their definition served first.
+        # Objects of kinds that the same call defines have to wait until their definition is served.
         for attempt in range(5):
             try:
                 self.cluster.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(kept))
@@ -126,7 +126,8 @@ class Product:
     # -- the driver ---------------------------------------------------------------------------------------
 
     def driver(self, node: NodePaths, *flags: str, profile: str = "nic") -> Process:
-        """Start the mock driver on one node, and wait until its devices are published."""
+        """Start the mock driver on one node, and wait until it has published its devices (and its metadata,
+        unless ``flags`` say ``--no-affinity``)."""
         kubeconfig = self.cluster.service_account_kubeconfig(NAMESPACE, DRIVER_ACCOUNT, node=node.name)
         argv = [
             *(sys.executable, "-m", "affinity_driver", "run", f"--profile={profile}"),
@@ -134,13 +135,22 @@ class Product:
             *(f"--kubelet-root-dir={node.kubelet_root}", f"--cdi-dir={node.cdi}", *flags),
         ]
         process = self._start(f"driver-{node.name}", argv)
-        wait_for(f"{process.name} publishes devices", lambda: self._published(process, node.name), 40)
+        affinity = "--no-affinity" not in flags
+        wait_for(f"{process.name} publishes", lambda: self._published(process, node.name, affinity), 60)
         return process
 
-    def _published(self, process: Process, node: str) -> bool:
+    def _published(self, process: Process, node: str, affinity: bool) -> bool:
         process.alive()
-        found = self.cluster.request("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-        return any(s["spec"].get("nodeName") == node and s["spec"].get("devices") for s in found)
+        devices = self.cluster.request("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
+        metadata = self.cluster.request("GET", METADATA)["items"] if affinity else []
+
+        def generations(slices: list[dict[str, Any]]) -> set[int]:
+            return {s["spec"]["pool"]["generation"] for s in slices if s["spec"].get("nodeName") == node}
+
+        fenced = all("taints" in d for s in devices for d in s["spec"].get("devices") or [])
+        return bool(generations(devices)) and (
+            not affinity or (fenced and generations(devices) == generations(metadata))
+        )
 
     # -- commands -----------------------------------------------------------------------------------------
 
