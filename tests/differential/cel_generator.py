@@ -235,15 +235,15 @@ class Generator:
         """One expression of the corpus."""
         r = self.random
         roll = r.random()
-        if roll < 0.38:
+        if roll < 0.32:
             return Expression(self._extractor(), "extractor")
-        if roll < 0.62:
+        if roll < 0.54:
             self._sloppy = 0.0 if r.random() < 0.5 else 0.04
             wanted = r.choice(
                 [_S, _S, _S, _B, _B, _I, types.list_of(_S), _D, _DUR, _TS, QUANTITY_TYPE, types.dyn]
             )
             return Expression(self._of(wanted, r.choice([1, 2, 2, 3, 3, 4])), "grammar")
-        if roll < 0.72:
+        if roll < 0.62:
             return Expression(self._selector(), "selector", env="device")
         self._sloppy = 0.0
         base = self._extractor() if r.random() < 0.7 else self._of(r.choice([_S, _B, _I]), 3)
@@ -328,16 +328,21 @@ class Generator:
             ]
         )
 
+    def _branch(self) -> str:
+        """The same between `?` and `:`, where another condition needs parentheses (mostly there)."""
+        picked = self._picked()
+        return f"({picked})" if " ? " in picked and self.random.random() < 0.97 else picked
+
     def _extractor(self) -> str:
         r = self.random
         roll = r.random()
         if roll < 0.4:
             other = '""' if r.random() < 0.7 else self._picked()
-            return f"{self._guard()} ? {self._picked()} : {other}"
+            return f"{self._guard()} ? {self._branch()} : {other}"
         if roll < 0.6:
-            return f"{self._guard()} ? {self._picked()} : ({self._guard()} ? {self._picked()} : {self._string()})"
+            return f"{self._guard()} ? {self._branch()} : ({self._guard()} ? {self._branch()} : {self._string()})"
         if roll < 0.75:
-            return f"({self._guard()}) {r.choice(['&&', '||'])} ({self._guard()}) ? {self._picked()} : {self._picked()}"
+            return f"({self._guard()}) {r.choice(['&&', '||'])} ({self._guard()}) ? {self._branch()} : {self._picked()}"
         return self._picked()
 
     def _selector(self) -> str:

@@ -41,7 +41,7 @@ def typed(value: Any) -> dict[str, Any]:
     if kind is Optional:
         return {"optional": [typed(value.value)] if value.has_value else []}
     if isinstance(value, Type):
-        return {"type": type_text(value)}
+        return {"type": str(value)}
     if kind is Quantity:
         return {"quantity": str(value)}
     if kind is Semver:
@@ -61,11 +61,6 @@ def typed(value: Any) -> dict[str, Any]:
         entries.sort(key=lambda entry: f"{type_name(entry[0])} {_key(entry[0])}".encode())
         return {"map": [[typed(key), typed(item)] for key, item in entries]}
     raise TypeError(f"not a CEL value: {value!r}")
-
-
-def type_text(value: Type) -> str:
-    """A type as upstream prints it, parameters left out."""
-    return value.name
 
 
 def _key(key: Any) -> str:
