@@ -168,7 +168,7 @@ class _Estimator:
             return ZERO
         if isinstance(node, Ident):
             local = self._local(node.name)
-            self.paths[node.id] = (node.name,) if local is None else local.path
+            self.paths[node.id] = (node.name.removeprefix("."),) if local is None else local.path
             return Range(IDENT_COST, IDENT_COST)
         if isinstance(node, Select):
             return (yield from self._select(node))

@@ -509,6 +509,7 @@ def _equality(left: Planned, right: Planned, wanted: bool, model: CostModel | No
     if right.is_constant and type(right.constant) is str:
         constant = right.constant
         length = len(constant)
+        other = equal if wanted else not_equal
 
         def equals_text(run: Run) -> bool:
             try:
@@ -516,15 +517,15 @@ def _equality(left: Planned, right: Planned, wanted: bool, model: CostModel | No
             except EvaluationError as error:
                 run.charge(cost((error, constant), error))
                 raise
-            if type(value) is str:
-                size = len(value)
-                total = run.cost + math.ceil((size if size < length else length) * TRAVERSAL_FACTOR)
-            else:
-                total = run.cost + cost((value, constant), None)
+            if type(value) is not str:
+                run.charge(cost((value, constant), None))
+                return other(value, constant)
+            size = len(value)
+            total = run.cost + math.ceil((size if size < length else length) * TRAVERSAL_FACTOR)
             run.cost = total
             if total > run.limit:
                 raise CostLimitExceeded(total)
-            return (type(value) is str and value == constant) is wanted
+            return (value == constant) is wanted
 
         return equals_text
     return _call_two(a_code, b_code, equal if wanted else not_equal, 0, cost)

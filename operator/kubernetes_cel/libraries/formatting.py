@@ -354,6 +354,15 @@ def _actual(overload: str, args: Sequence[Any], _: Any) -> int | None:
 
 FORMAT = Function(
     "format",
-    (Overload("string_format", (types.string, types.list_dyn), types.string, string_format, member=True),),
+    (
+        Overload(
+            "string_format",
+            (types.string, types.list_dyn),
+            types.string,
+            string_format,
+            member=True,
+            variadic=True,
+        ),
+    ),
     cost=CostModel(_estimate, _actual),
 )

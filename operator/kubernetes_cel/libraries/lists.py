@@ -282,7 +282,7 @@ def _sort_by(expand: Expander, target: Expr | None, args: list[Expr]) -> Expr | 
         expand.literal(False),
         expand.ident(name),
         call,
-        "bind",
+        "let",
     )
 
 
@@ -363,7 +363,10 @@ def _sort_by_estimate(
 def _spent(factor: float, size: int) -> int:
     if factor < 0.0:
         factor = 1.0
-    return min(int(float(size) * factor) + 1 + LIST_COST, UNBOUNDED)
+    spent = int(float(size) * factor)
+    if spent > UNBOUNDED:
+        spent = 2**63  # what upstream's conversion of such a double to an integer yields
+    return min(spent + 1 + LIST_COST, UNBOUNDED)
 
 
 def _result_size(overload: str, _: Sequence[Any], result: Any) -> int | None:
