@@ -1,7 +1,7 @@
 """Compares this project's CEL with the oracle's answer to the same expression and object.
 
-Equal means: the same kind of compile error, or the same static type and estimate; and then the same value (typed),
-or an error of the same kind, at the same cost. Texts of errors are not compared.
+Equal means: the same kind of compile error, or the same static type and estimate; and then the same value
+(typed), or an error of the same kind, at the same cost. Texts of errors are not compared.
 """
 
 from __future__ import annotations

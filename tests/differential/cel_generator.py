@@ -235,15 +235,15 @@ class Generator:
         """One expression of the corpus."""
         r = self.random
         roll = r.random()
-        if roll < 0.32:
+        if roll < 0.27:
             return Expression(self._extractor(), "extractor")
-        if roll < 0.54:
-            self._sloppy = 0.0 if r.random() < 0.5 else 0.04
+        if roll < 0.46:
+            self._sloppy = 0.0 if r.random() < 0.5 else 0.06
             wanted = r.choice(
                 [_S, _S, _S, _B, _B, _I, types.list_of(_S), _D, _DUR, _TS, QUANTITY_TYPE, types.dyn]
             )
             return Expression(self._of(wanted, r.choice([1, 2, 2, 3, 3, 4])), "grammar")
-        if roll < 0.62:
+        if roll < 0.53:
             return Expression(self._selector(), "selector", env="device")
         self._sloppy = 0.0
         base = self._extractor() if r.random() < 0.7 else self._of(r.choice([_S, _B, _I]), 3)
@@ -340,9 +340,11 @@ class Generator:
             other = '""' if r.random() < 0.7 else self._picked()
             return f"{self._guard()} ? {self._branch()} : {other}"
         if roll < 0.6:
-            return f"{self._guard()} ? {self._branch()} : ({self._guard()} ? {self._branch()} : {self._string()})"
+            other = f"{self._guard()} ? {self._branch()} : {self._string()}"
+            return f"{self._guard()} ? {self._branch()} : ({other})"
         if roll < 0.75:
-            return f"({self._guard()}) {r.choice(['&&', '||'])} ({self._guard()}) ? {self._branch()} : {self._picked()}"
+            both = f"({self._guard()}) {r.choice(['&&', '||'])} ({self._guard()})"
+            return f"{both} ? {self._branch()} : {self._picked()}"
         return self._picked()
 
     def _selector(self) -> str:
@@ -512,7 +514,8 @@ class Generator:
                         f"{self._bound(var, items, lambda: self._of(_B, depth))})"
                     ),
                     lambda: (
-                        f"{self._of(_S, depth)}.{r.choice(['startsWith', 'endsWith', 'contains'])}({self._of(_S, 0)})"
+                        f"{self._of(_S, depth)}.{r.choice(['startsWith', 'endsWith', 'contains'])}"
+                        f"({self._of(_S, 0)})"
                     ),
                     lambda: f"{self._of(_S, depth)}.matches({quoted(r.choice(PATTERNS))})",
                     lambda: f"{self._of(types.optional_of(_S), depth)}.hasValue()",
@@ -567,7 +570,8 @@ class Generator:
                         f"{self._bound(var, source, lambda: self._of(element, depth))})"
                     ),
                     lambda: (
-                        f"{self._of(wanted, depth)}.sortBy({var}, {self._bound(var, element, lambda: self._of(_I, 1))})"
+                        f"{self._of(wanted, depth)}.sortBy({var}, "
+                        f"{self._bound(var, element, lambda: self._of(_I, 1))})"
                     ),
                 ]
             )()
@@ -617,7 +621,7 @@ class Generator:
         roll = r.random()
         if roll < 0.22:
             del tokens[at]
-        elif roll < 0.32:
+        elif roll < 0.27:
             tokens.insert(at, tokens[at])
         elif roll < 0.44:
             other = r.randrange(len(tokens))

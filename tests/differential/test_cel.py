@@ -1,12 +1,13 @@
-"""Generated expressions and objects: this project's CEL and cel-go agree on everything but the wording of errors.
+"""Generated expressions and objects: this project's CEL and cel-go agree on all but the wording of errors.
 
 Each pair compares the kind of compile error, the static type, the estimate, the value or the kind of run-time
-error, and the cost. The mix of the corpus is printed and asserted, so that a generator that only makes nonsense
-cannot pass for a test. `CEL_PAIRS` and `CEL_SEED` choose other corpora.
+error, and the cost. The mix of the corpus is printed and asserted, so that a generator that only makes
+nonsense cannot pass for a test. `CEL_PAIRS` and `CEL_SEED` choose other corpora.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections import Counter
@@ -57,7 +58,7 @@ def test_generated_expressions_agree_with_cel_go(oracle: Oracle) -> None:
     mix: Counter[str] = Counter()
     deliberate: Counter[str] = Counter()
     wrong: list[str] = []
-    while batch := [pair for pair, _ in zip(pairs, range(BATCH), strict=False)]:
+    while batch := list(itertools.islice(pairs, BATCH)):
         answers = oracle.ask_all(request for _, request in batch)
         for (expression, request), answer in zip(batch, answers, strict=True):
             theirs = upstream(answer, expression.env)
@@ -78,9 +79,7 @@ def test_generated_expressions_agree_with_cel_go(oracle: Oracle) -> None:
             if reason is not None and expression.source != "extractor":
                 deliberate[reason] += 1
             else:
-                wrong.append(
-                    f"{expression.source}: {expression.text}\n    {problem}\n    {request['object']}"
-                )
+                wrong.append(f"{expression.source}: {expression.text}\n    {problem}\n    {_shown(request)}")
     for name, count in sorted(mix.items()):
         print(f"{count:6d} {name}")
     for reason, count in deliberate.items():
@@ -88,8 +87,8 @@ def test_generated_expressions_agree_with_cel_go(oracle: Oracle) -> None:
     assert not wrong, f"{len(wrong)} of {mix['pairs']} differ:\n" + "\n".join(wrong[:40])
     total = mix["pairs"]
     assert total >= PAIRS
-    assert 0.4 <= mix["compiles"] / total <= 0.7
-    assert mix["extractor"] >= 0.25 * total
+    assert 0.45 <= mix["compiles"] / total <= 0.62
+    assert mix["extractor"] >= 0.22 * total
     assert mix["value"] >= 0.25 * total
     assert mix["error"] >= 0.05 * total
     assert mix["parse"] >= 0.1 * total
