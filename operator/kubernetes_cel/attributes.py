@@ -78,35 +78,11 @@ class Qualifier:
         self.optional = optional
         self.present = present
 
-    def _key(self, run: Run) -> Any:
-        if self.code is None:
-            return self.key
-        key = self.code(run)
-        if not is_key(key):
-            raise EvaluationError(f"invalid qualifier type: {type_name(key)}")
+
+def _valid_key(key: Any) -> Any:
+    if is_key(key):
         return key
-
-    def qualify(self, run: Run, value: Any) -> Any:
-        """The value at the key; absence is an error. Charges 1 whatever happens."""
-        try:
-            key = self._key(run)
-            found = lookup(value, key)
-        except EvaluationError:
-            run.charge(1)
-            raise
-        run.charge(1)
-        if self.present:
-            return found is not MISSING
-        if found is MISSING:
-            raise _absent(value, key)
-        return found
-
-    def qualify_if_present(self, run: Run, value: Any) -> Any:
-        """The value at the key, or MISSING. Charges 1 for what is there."""
-        found = lookup(value, self._key(run))
-        if found is not MISSING:
-            run.charge(1)
-        return found
+    raise EvaluationError(f"invalid qualifier type: {type_name(key)}")
 
 
 def is_key(key: Any) -> bool:
@@ -116,7 +92,10 @@ def is_key(key: Any) -> bool:
 
 
 def apply_qualifiers(run: Run, value: Any, qualifiers: Sequence[Qualifier]) -> Any:
-    """Follow qualifiers. Once one is optional (or the value is), the result is an `Optional`."""
+    """Follow qualifiers. Once one is optional (or the value is), the result is an `Optional`.
+
+    A qualifier is charged 1 whatever comes of it; an optional one only for what is there.
+    """
     optional = type(value) is Optional
     if optional:
         if not value.has_value:
@@ -124,12 +103,27 @@ def apply_qualifiers(run: Run, value: Any, qualifiers: Sequence[Qualifier]) -> A
         value = value.value
     for qualifier in qualifiers:
         optional = optional or qualifier.optional
+        code = qualifier.code
         if optional:
-            value = qualifier.qualify_if_present(run, value)
-            if value is MISSING:
+            found = lookup(value, qualifier.key if code is None else _valid_key(code(run)))
+            if found is MISSING:
                 return NONE
+            run.charge(1)
+            value = found
+            continue
+        try:
+            key = qualifier.key if code is None else _valid_key(code(run))
+            found = lookup(value, key)
+        except EvaluationError:
+            run.charge(1)
+            raise
+        run.charge(1)
+        if qualifier.present:
+            value = found is not MISSING
+        elif found is MISSING:
+            raise _absent(value, key)
         else:
-            value = qualifier.qualify(run, value)
+            value = found
     return Optional(value) if optional else value
 
 
@@ -227,7 +221,7 @@ class Local(Attribute):
         keys = [q.key for q in self.qualifiers]
         if any(type(q.key) is not str or q.optional or q.present for q in self.qualifiers):
             return super().code()
-        return _local_field_code(self.slot, keys)
+        return _local_field_code(self.slot, keys, super().code())
 
 
 class Lazy:
@@ -420,7 +414,8 @@ def _field_code(name: str, keys: list[str], lead: int) -> Code:
     return field
 
 
-def _local_field_code(slot: int, keys: list[str]) -> Code:
+def _local_field_code(slot: int, keys: list[str], optional: Code) -> Code:
+    """The same for a loop variable; `optional` is the code for a value that is an `Optional`."""
     cost = len(keys) + 1
 
     def follow(run: Run) -> Any:
@@ -429,9 +424,7 @@ def _local_field_code(slot: int, keys: list[str]) -> Code:
             run.charge(1)
             raise value
         if type(value) is Optional:
-            value = apply_qualifiers(run, value, [Qualifier(key) for key in keys])
-            run.charge(1)
-            return value
+            return optional(run)
         for at, key in enumerate(keys):
             if type(value) is dict:
                 found = value.get(key, MISSING)

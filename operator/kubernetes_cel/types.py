@@ -8,7 +8,6 @@ applies it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 DYN, ANY, ERROR, TYPE_PARAM = "dyn", "any", "error", "type_param"
 NULL, BOOL, INT, UINT, DOUBLE, STRING, BYTES = "null", "bool", "int", "uint", "double", "string", "bytes"
@@ -23,13 +22,30 @@ DURATION, TIMESTAMP, LIST, MAP, TYPE, STRUCT, OPAQUE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Type:
-    """`kind` is one of the constants above, `name` the run-time type name, `params` the type parameters."""
+    """`kind` is one of the constants above, `name` the run-time type name, `params` the type parameters.
 
-    kind: str
-    name: str
-    params: tuple[Type, ...] = ()
+    Immutable. Types compare by a text made once, so that comparing deep ones needs no recursion; `generic`
+    tells whether a type parameter is anywhere inside.
+    """
+
+    __slots__ = ("_text", "generic", "kind", "name", "params")
+
+    def __init__(self, kind: str, name: str, params: tuple[Type, ...] = ()) -> None:
+        self.kind = kind
+        self.name = name
+        self.params = params
+        self.generic: bool = kind == TYPE_PARAM or any(p.generic for p in params)
+        self._text: str = f"{kind} {name}({','.join([p._text for p in params])})"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Type) and self._text == other._text)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return f"Type({self._text})"
 
     def __str__(self) -> str:
         """As upstream prints declared types: `list(string)`, `google.protobuf.Timestamp`, `<T>`."""
@@ -129,6 +145,8 @@ def param_names(types: Iterator[Type] | tuple[Type, ...]) -> list[str]:
     todo = list(types)[::-1]
     while todo:
         t = todo.pop()
+        if not t.generic:
+            continue
         if t.kind == TYPE_PARAM:
             found[t.name] = None
         todo.extend(t.params[::-1])
@@ -139,7 +157,7 @@ def replace_params(t: Type, replacement: Callable[[str], Type]) -> Type:
     """The type with each type parameter replaced."""
     if t.kind == TYPE_PARAM:
         return replacement(t.name)
-    if not t.params:
+    if not t.generic:
         return t
     return Type(t.kind, t.name, tuple(replace_params(p, replacement) for p in t.params))
 

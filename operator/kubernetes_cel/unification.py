@@ -66,7 +66,7 @@ class Bindings:
             if bound is None:
                 return types.dyn if unbound_to_dyn else t
             t = bound
-        if not t.params:
+        if not t.generic:
             return t
         params = tuple(self.resolve(p, unbound_to_dyn=unbound_to_dyn) for p in t.params)
         return t if params == t.params else Type(t.kind, t.name, params)
@@ -123,7 +123,7 @@ class Bindings:
         if within.kind == types.TYPE_PARAM:
             bound = self._bound.get(within.name)
             return bound is None or self._absent(variable, bound)
-        return all(self._absent(variable, p) for p in within.params)
+        return not within.generic or all(self._absent(variable, p) for p in within.params)
 
 
 def equal_or_less_specific(t1: Type, t2: Type) -> bool:
