@@ -23,10 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """Folders of a real node, valid on the host and inside the cluster's namespaces alike.
+    """Folders of a real node, valid on the host, inside the cluster and on the node alike.
 
-    `plugins` holds one folder per DRA driver with its socket, `registry` the registration sockets, `cdi`
-    the CDI files.
+    On the node the same folders are also at their usual paths (`/var/lib/kubelet`, `/var/run/cdi`).
+    `plugins` holds one folder per DRA driver with its socket, `registry` the registration sockets,
+    `cdi` the CDI files.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Backend(Protocol):
 
     def nodes(self) -> Sequence[NodePaths]: ...
     def enter(
-        self, argv: Sequence[str], env: Mapping[str, str], log: Path | None
+        self, argv: Sequence[str], env: Mapping[str, str], log: Path | None, machine: str | None
     ) -> subprocess.Popen[bytes]: ...
     def kill(self, component: str, patience: float) -> None: ...
     def start(self, component: str) -> None: ...
@@ -195,15 +196,20 @@ class Cluster:
     # -- processes ----------------------------------------------------------------------------------
 
     def enter(
-        self, argv: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        node: str | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a process inside the cluster's network and mount namespaces (on the host where it has none).
 
-        Its environment is `env` plus PATH and the cluster's mark, so that `down` also ends it. Output is
-        appended to `log`, or can be read from the returned process's stdout (stderr included) when `log` is
-        None.
+        With `node`, in the mount namespace of that node, where kubelet's folders are at
+        `/var/lib/kubelet` and CDI files in `/var/run/cdi`. Its environment is `env` plus PATH and the
+        cluster's mark, so that `down` also ends it. Output is appended to `log`, or can be read from
+        the returned process's stdout (stderr included) when `log` is None.
         """
-        return self.backend.enter(argv, env or {}, log)
+        return self.backend.enter(argv, env or {}, log, node)
 
     def kill(self, component: str) -> None:
         """kill -9 one component and leave it dead until `start`. Components: `status` lists them."""

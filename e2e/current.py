@@ -29,7 +29,11 @@ class CurrentBackend:
     def nodes(self) -> Sequence[NodePaths]:
         return []
 
-    def enter(self, argv: Sequence[str], env: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+    def enter(
+        self, argv: Sequence[str], env: Mapping[str, str], log: Path | None, machine: str | None
+    ) -> subprocess.Popen[bytes]:
+        if machine is not None:
+            raise ClusterError(f"processes cannot be started on {machine} from here: run them in pods")
         environment = {"PATH": os.environ.get("PATH", os.defpath), **env}
         if log is None:
             return subprocess.Popen(

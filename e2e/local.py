@@ -43,7 +43,7 @@ from e2e.locking import exclusive
 from e2e.namespaces import Tools
 from e2e.options import Options
 from e2e.probe import Missing
-from e2e.state import State
+from e2e.state import NodeSpec, State
 
 # In a network namespace of its own every cluster can have the well-known ports.
 NAMESPACE_PORTS = Ports(api=6443, etcd=2379, etcd_peer=2380, controller_manager=10257, scheduler=10259)
@@ -86,10 +86,12 @@ class LocalBackend:
     def nodes(self) -> Sequence[NodePaths]:
         return [node.paths(self._folder, spec) for spec in self._state.nodes]
 
-    def enter(self, argv: Sequence[str], env: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+    def enter(
+        self, argv: Sequence[str], env: Mapping[str, str], log: Path | None, machine: str | None
+    ) -> subprocess.Popen[bytes]:
         component = f"entered-{Path(argv[0]).name}"
         marked = {**processes.environment(self._folder, component, self._tools.search), **env}
-        command = [*self._prefix(), *argv]
+        command = [*self._prefix(None if machine is None else self._spec(machine).name), *argv]
         if log is not None:
             return processes.spawn(command, marked, log)
         return subprocess.Popen(
@@ -99,7 +101,15 @@ class LocalBackend:
     def spawn(self, component: str) -> subprocess.Popen[bytes]:
         """Start a component from its recorded command line, without waiting for anything."""
         env = processes.environment(self._folder, component, self._tools.search)
-        return processes.spawn([*self._prefix(), *self._command(component)], env, self._log(component))
+        inside = next((s.name for s in self._state.nodes if component in node.daemons(s.name)), None)
+        process = processes.spawn(
+            [*self._prefix(inside), *self._command(component)], env, self._log(component)
+        )
+        if component in map(node.machine, (s.name for s in self._state.nodes)):
+            wait_for(component, lambda: process.poll() is not None or node.ready(process.pid), 20)
+            if process.poll() is not None:
+                raise ClusterError(f"no mount namespace: {self._log(component).read_text().strip()}")
+        return process
 
     def kill(self, component: str, patience: float) -> None:
         self._command(component)
@@ -113,22 +123,32 @@ class LocalBackend:
         process = self.spawn(component)
         if component == "apiserver":
             _wait_ready(attach(self._state.name), process, self._log(component))
+        for spec in self._state.nodes:
+            if component == f"containerd-{spec.name}":
+                self.wait_containerd(spec.name)
 
     def reboot(self, name: str, wipe_cdi: bool) -> None:
-        spec = next((spec for spec in self._state.nodes if spec.name == name), None)
-        if spec is None:
-            raise ClusterError(f"cluster {self._state.name} has no real node {name}")
+        spec = self._spec(name)
         self.kill(f"kubelet-{name}", 0)
         cgroups.kill(spec.cgroup)
-        processes.stop(self._folder, lambda p: p.component == f"containerd-{name}", signal.SIGKILL, 0)
+        daemons = {node.machine(name), *node.daemons(name)}
+        processes.stop(self._folder, lambda process: process.component in daemons, signal.SIGKILL, 0)
         base = node.folder(self._folder, name)
-        volatile = [base / "containerd" / "state", base / "runc", *([base / "cdi"] if wipe_cdi else [])]
-        self.inside(node.unmounts(self._folder, name, namespaces.mounted(self._folder), volatile))
-        (base / "cdi").mkdir(exist_ok=True)
+        for volatile in (base / "containerd" / "state", base / "runc"):
+            shutil.rmtree(volatile, ignore_errors=True)
+        if wipe_cdi:
+            for file in (base / "cdi").iterdir():
+                file.unlink()
         node.new_boot_id(self._folder, name)
-        self.inside(node.mounts(self._folder, name))
-        self.start(f"containerd-{name}")
-        self.start(f"kubelet-{name}")
+        cgroups.destroy(spec.cgroup)  # folders of dead containers cost the kubelet seconds each
+        cgroups.create(spec.cgroup)
+        for component in (node.machine(name), *node.daemons(name)):
+            self.start(component)
+
+    def wait_containerd(self, name: str) -> None:
+        """Return when the node's containerd answers."""
+        path = namespaces.seen_from_host(self._folder, node.SOCKET, node.machine(name))
+        wait_for(f"containerd of {name}", lambda: node.answers(path), 60)
 
     def logs(self, component: str) -> str:
         self._command(component)
@@ -140,8 +160,8 @@ class LocalBackend:
         ctr = str(build.output_dir(versions.CONTAINERD) / "ctr")
         imports = []
         for spec in self._state.nodes:
-            command = [ctr, f"--address={node.socket(spec.name)}", "--namespace=k8s.io", "images", "import"]
-            imports.append(self.enter([*command, "--local", str(archive)], {}, None))
+            command = [ctr, f"--address={node.SOCKET}", "--namespace=k8s.io", "images", "import", "--local"]
+            imports.append(self.enter([*command, str(archive)], {}, None, spec.name))
         for process in imports:
             output, _ = process.communicate(timeout=120)
             if process.returncode:
@@ -150,12 +170,17 @@ class LocalBackend:
     def down(self) -> None:
         down(self._state.name)
 
-    def inside(self, script: str) -> None:
-        """Run shell lines in the cluster's namespaces; they must succeed."""
-        self._tools.run(*self._prefix(), "sh", "-euc", script)
+    def _spec(self, name: str) -> NodeSpec:
+        for spec in self._state.nodes:
+            if spec.name == name:
+                return spec
+        raise ClusterError(f"cluster {self._state.name} has no real node {name}")
 
-    def _prefix(self) -> list[str]:
-        return namespaces.enter(self._folder, self._tools) if self._state.network else []
+    def _prefix(self, inside: str | None) -> list[str]:
+        if self._state.network is None:
+            return []
+        machine = namespaces.HOLDER if inside is None else node.machine(inside)
+        return namespaces.enter(self._folder, self._tools, machine)
 
     def _log(self, component: str) -> Path:
         return self._folder / "log" / f"{component}.log"
@@ -242,6 +267,7 @@ def _with_nodes(options: Options, folder: Path, binaries: Path, tools: Tools) ->
         pki.issue_node(plane.pki, spec.name, spec.address, plane.url)
         node.write_files(folder, spec, plane.pki, cni)
         cgroups.create(spec.cgroup)
+        commands[node.machine(spec.name)] = node.hold(folder, spec.name)
         commands[f"containerd-{spec.name}"] = node.containerd(folder, spec.name, containerd)
         commands[f"kubelet-{spec.name}"] = node.kubelet(
             folder, spec, plane.pki, binaries, options.feature_gates
@@ -252,21 +278,19 @@ def _with_nodes(options: Options, folder: Path, binaries: Path, tools: Tools) ->
     known.save(folder)
     backend = LocalBackend(folder, known)
     cluster = attach(options.name)
-    backend.inside("".join(node.mounts(folder, spec.name) for spec in nodes))
     backend.spawn("etcd")
     apiserver = backend.spawn("apiserver")
     for spec in nodes:
+        backend.spawn(node.machine(spec.name))
         backend.spawn(f"containerd-{spec.name}")
     _wait_ready(cluster, apiserver, folder / "log" / "apiserver.log")
     cluster.apply(KUBELET_ACCESS)
     backend.spawn("controller-manager")
     backend.spawn("scheduler")
     for spec in nodes:
+        backend.wait_containerd(spec.name)
         backend.spawn(f"kubelet-{spec.name}")
     backend.spawn("proxy")
-    for spec in nodes:
-        socket_path = namespaces.seen_from_host(folder, node.socket(spec.name))
-        wait_for(f"containerd of {spec.name}", socket_path.exists, 30)
     backend.load(images.test_archive())
     wait_usable(cluster, "default")
     for spec in nodes:

@@ -1,10 +1,12 @@
 """Network and mount namespaces of a cluster, and the one veth pair that joins them to the host.
 
-A process called the holder keeps both namespaces alive; daemons enter them through nsenter. All that a
-cluster changes outside its folder happens in here: links, routes, iptables rules and mounts are gone
-with the last process, and the paths that kubelet and containerd have compiled in (`/var/lib/kubelet`,
-`/var/lib/cni`, `/var/log/containers`, `/run`) are private copies. The host sees one link, which
-`remove` deletes.
+A process called the holder keeps the cluster's namespaces alive; daemons enter them through nsenter.
+All that a cluster changes outside its folder happens in here: links, routes, iptables rules and mounts
+are gone with the last process. The host sees one link, which `remove` deletes.
+
+Each node is a mount namespace of its own on top, with a holder of its own: there the paths that
+kubelet, containerd and the manifests of drivers know (`/var/lib/kubelet`, `/run/cdi`,
+`/run/containerd`, ...) are the node's, as on a machine.
 """
 
 import hashlib
@@ -67,34 +69,33 @@ def create(folder: Path, tools: Tools, addresses: int) -> Network:
     inside += [f"ip address add {address}/{PREFIX} dev eth0" for address in hosts[1 : 1 + addresses]]
     # Service addresses are rewritten on their way out, but only where a route lets them start.
     inside.append(f"ip route add {SERVICE_CIDR} dev eth0")
-    tools.run(*enter(folder, tools), "sh", "-euc", "\n".join([*inside, *_private_folders(folder)]))
+    inside.append(
+        "mount -t tmpfs -o mode=0755 private /run"
+    )  # kube-proxy's lock file, and what its tools leave
+    tools.run(*enter(folder, tools), "sh", "-euc", "\n".join(inside))
     return Network(link, str(hosts[0]), [str(address) for address in hosts[1 : 1 + addresses]], PREFIX)
 
 
-def holder(folder: Path) -> int:
-    """The pid of the process that keeps the namespaces."""
+def holder(folder: Path, component: str = HOLDER) -> int:
+    """The pid of the process that keeps the cluster's namespaces (or, by its component, those of a node)."""
     for process in processes.find(folder):
-        if process.component == HOLDER:
+        if process.component == component:
             return process.pid
-    raise ClusterError(f"cluster {folder.name} has lost its namespaces; take it down and start it again")
+    raise ClusterError(f"cluster {folder.name} has lost its {component}; take it down and start it again")
 
 
-def enter(folder: Path, tools: Tools) -> list[str]:
-    """The command prefix that runs a program in the cluster's namespaces."""
-    pid = holder(folder)
+def enter(folder: Path, tools: Tools, machine: str = HOLDER) -> list[str]:
+    """The command prefix that runs a program in the cluster's network and the mount namespace of
+    `machine`.
+    """
     nsenter = hostprograms.find("nsenter", tools.search)
-    return [nsenter, f"--net=/proc/{pid}/ns/net", f"--mount=/proc/{pid}/ns/mnt", "--"]
+    mounts = holder(folder, machine)
+    return [nsenter, f"--net=/proc/{mounts}/ns/net", f"--mount=/proc/{mounts}/ns/mnt", "--"]
 
 
-def mounted(folder: Path) -> list[str]:
-    """The mount points inside, in the order in which they were made."""
-    lines = Path(f"/proc/{holder(folder)}/mountinfo").read_text().splitlines()
-    return [line.split()[4] for line in lines]
-
-
-def seen_from_host(folder: Path, path: str) -> Path:
-    """A path of the cluster's mount namespace, as it can be opened from outside."""
-    return Path(f"/proc/{holder(folder)}/root{path}")
+def seen_from_host(folder: Path, path: str, machine: str) -> Path:
+    """A path in the mount namespace of `machine`, as it can be opened from outside."""
+    return Path(f"/proc/{holder(folder, machine)}/root{path}")
 
 
 def remove(folder: Path, tools: Tools) -> None:
@@ -121,19 +122,6 @@ def _start_holder(folder: Path, tools: Tools) -> int:
             raise ClusterError(f"no namespaces: {log.read_text().strip()}")
         time.sleep(0.01)
     return process.pid
-
-
-def _private_folders(folder: Path) -> Iterator[str]:
-    """Shell lines that put private copies over folders whose paths cannot be configured.
-
-    Overlays of the parents, so that nothing needs to exist on the host and the rest of them stays visible.
-    """
-    yield "mount -t tmpfs -o mode=0755 private /run"
-    for path in ("/var/lib", "/var/log"):
-        copy = folder / "private" / path.replace("/", "-")[1:]
-        yield f"mkdir -p {copy}/upper {copy}/work"
-        yield f"mount -t overlay -o lowerdir={path},upperdir={copy}/upper,workdir={copy}/work private {path}"
-    yield "mkdir -p /var/lib/kubelet/device-plugins /var/lib/cni /var/log/containers /var/log/pods"
 
 
 def _free_subnet(folder: Path, tools: Tools) -> ipaddress.IPv4Network:

@@ -1,16 +1,14 @@
 """A real node: its folders, the configuration and command lines of its containerd and kubelet, and of
 kube-proxy.
 
-Two nodes share one network namespace, so everything that could collide is set apart: addresses, health
-ports, sockets, runc's state, cgroup roots, CNI and CDI folders. Sockets of containerd and its shims
-live in the cluster's private `/run`, where paths are short: a shim's socket is its folder plus 65
-characters, and 107 bytes is all there is.
+A node has a mount namespace of its own in which everything is at its usual path. What the nodes of a
+cluster share is one network namespace and the host's control groups, so addresses, health ports, pod
+ranges and group names are set apart.
 """
 
 import json
-import shlex
+import socket
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
 from e2e.cluster import NodePaths
@@ -20,16 +18,25 @@ from e2e.pki import Pki
 from e2e.state import NodeSpec
 
 NAMES = ("node-a", "node-b")
-# kubelet gets a mount namespace of its own, below the cluster's: the device-plugin folder, whose path
-# is compiled in, is private to the node, and the boot id it reads can change. Its root is a shared
-# mount, so that volumes mounted in there reach containerd.
-KUBELET_SCRIPT = """
-node=$1; shift
-mount --make-private /
+# A node's mount namespace. Overlays of the parents make folders that the host need not have, and leave
+# the rest of them visible. Mounts are shared below it, as on a machine, so that volumes reach pods that
+# ask for propagation.
+MACHINE = """
+node=$1
+mount -t tmpfs -o mode=0755 private /run
+for path in var/lib var/log; do
+  mkdir -p "$node/private/$path/upper" "$node/private/$path/work"
+  layers="lowerdir=/$path,upperdir=$node/private/$path/upper,workdir=$node/private/$path/work"
+  mount -t overlay -o "$layers" private "/$path"
+done
+mkdir -p /var/lib/kubelet /var/lib/cni /var/log/pods /var/log/containers /run/cdi /run/containerd/s
+mount --bind "$node/kubelet" /var/lib/kubelet
+mount --bind "$node/cdi" /run/cdi
 mount --bind "$node/boot-id" /proc/sys/kernel/random/boot_id
-mount --bind "$node/device-plugins" /var/lib/kubelet/device-plugins
-exec "$@"
+mount --make-rshared /
+exec sleep infinity
 """
+SOCKET = "/run/containerd/containerd.sock"
 
 CONTAINERD = """\
 version = 3
@@ -37,18 +44,17 @@ root = "{node}/containerd/root"
 state = "{node}/containerd/state"
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 [grpc]
-  address = "{run}/containerd.sock"
+  address = "{socket}"
 [ttrpc]
-  address = "{run}/containerd.sock.ttrpc"
+  address = "{socket}.ttrpc"
 [plugins."io.containerd.shim.v1.manager"]
-  socket_dir = "{run}/s"
+  socket_dir = "/run/containerd/s"
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
-  enable_cdi = true
-  cdi_spec_dirs = ["{node}/cdi"]
+  cdi_spec_dirs = ["/run/cdi"]
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.cri.v1.runtime".cni]
@@ -72,9 +78,9 @@ def folder(cluster: Path, name: str) -> Path:
     return cluster / name
 
 
-def socket(name: str) -> str:
-    """containerd's socket, a path in the cluster's mount namespace."""
-    return f"{_run(name)}/containerd.sock"
+def machine(name: str) -> str:
+    """The component that holds a node's mount namespace."""
+    return f"machine-{name}"
 
 
 def paths(cluster: Path, node: NodeSpec) -> NodePaths:
@@ -86,14 +92,12 @@ def paths(cluster: Path, node: NodeSpec) -> NodePaths:
 def write_files(cluster: Path, node: NodeSpec, pki: Pki, cni: Path) -> None:
     """Everything that containerd and kubelet read. Their folders are made as well."""
     base = folder(cluster, node.name)
-    for name in ("cdi", "cni", "podlogs", "kubelet/plugins", "volumeplugins", "device-plugins"):
+    for name in ("cdi", "cni", "kubelet/plugins", "volumeplugins", "private"):
         (base / name).mkdir(parents=True, exist_ok=True)
     new_boot_id(cluster, node.name)
     # A name server that never answers: pods need no DNS, and must not depend on the host's.
     (base / "resolv.conf").write_text("nameserver 192.0.2.53\n")
-    (base / "containerd.toml").write_text(
-        CONTAINERD.format(node=base, run=_run(node.name), pause=TEST, cni=cni)
-    )
+    (base / "containerd.toml").write_text(CONTAINERD.format(node=base, socket=SOCKET, pause=TEST, cni=cni))
     (base / "cni" / "10-pods.conflist").write_text(json.dumps(_network(base, node), indent=1))
     (base / "kubelet.json").write_text(json.dumps(_kubelet_configuration(base, node, pki), indent=1))
 
@@ -103,20 +107,32 @@ def new_boot_id(cluster: Path, name: str) -> None:
     (folder(cluster, name) / "boot-id").write_text(f"{uuid.uuid4()}\n")
 
 
-def mounts(cluster: Path, name: str) -> str:
-    """Shell lines, for the cluster's mount namespace, that make the node's folders ready for its daemons."""
-    root = folder(cluster, name) / "kubelet"
-    return f"mkdir -p {_run(name)}/s\nmount --bind {root} {root}\nmount --make-shared {root}\n"
+def daemons(name: str) -> tuple[str, str]:
+    """The components that run in the node's mount namespace, in the order in which they start."""
+    return f"containerd-{name}", f"kubelet-{name}"
 
 
-def unmounts(cluster: Path, name: str, mounted: Sequence[str], volatile: Sequence[Path]) -> str:
-    """Shell lines that lose what a power cut loses: what is mounted for the node, and its `volatile` folders.
+def hold(cluster: Path, name: str) -> list[str]:
+    """The command that makes the node's mount namespace and keeps it."""
+    base = str(folder(cluster, name))
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-euc", MACHINE, "machine", base]
 
-    `mounted` are the mount points of the cluster's mount namespace.
+
+def ready(pid: int) -> bool:
+    """Whether the holder with this pid has made all its mounts: it's a shell until then."""
+    return Path(f"/proc/{pid}/comm").read_text().strip() == "sleep"
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens on a Unix socket; a file alone may be left over. kubelet ends at once
+    without containerd.
     """
-    below = (f"{folder(cluster, name)}/", f"{_run(name)}/")
-    lines = [f"umount -l {shlex.quote(path)}" for path in reversed(mounted) if path.startswith(below)]
-    return "\n".join([*lines, f"rm -rf {shlex.join(map(str, volatile))} {_run(name)}"])
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def containerd(cluster: Path, name: str, binaries: Path) -> list[str]:
@@ -125,13 +141,10 @@ def containerd(cluster: Path, name: str, binaries: Path) -> list[str]:
 
 def kubelet(cluster: Path, node: NodeSpec, pki: Pki, binaries: Path, feature_gates: str) -> list[str]:
     base = folder(cluster, node.name)
-    argv = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-euc", KUBELET_SCRIPT, "sh", str(base)]
-    argv += [
+    argv = [
         str(binaries / "kubelet"),
         f"--config={base / 'kubelet.json'}",
         f"--kubeconfig={pki.kubeconfig(node.name)}",
-        f"--root-dir={base / 'kubelet'}",
-        f"--cert-dir={base / 'kubelet' / 'pki'}",
         f"--hostname-override={node.name}",
         f"--node-ip={node.address}",
         "-v=2",
@@ -165,10 +178,6 @@ def proxy(cluster: Path, node: NodeSpec, pki: Pki, binaries: Path) -> list[str]:
     return [str(binaries / "kube-proxy"), f"--config={path}"]
 
 
-def _run(name: str) -> str:
-    return f"/run/{name}"
-
-
 def _network(base: Path, node: NodeSpec) -> dict[str, object]:
     ranges = [[{"subnet": node.pod_cidr}]]
     ipam = {"type": "host-local", "dataDir": str(base / "ipam"), "routes": [{"dst": "0.0.0.0/0"}]}
@@ -196,8 +205,7 @@ def _kubelet_configuration(base: Path, node: NodeSpec, pki: Pki) -> dict[str, ob
         "cgroupRoot": f"/{node.cgroup}",
         "failCgroupV1": False,
         "failSwapOn": False,
-        "containerRuntimeEndpoint": f"unix://{socket(node.name)}",
-        "podLogsDir": str(base / "podlogs"),
+        "containerRuntimeEndpoint": f"unix://{SOCKET}",
         "volumePluginDir": str(base / "volumeplugins"),
         "resolvConf": str(base / "resolv.conf"),
         "makeIPTablesUtilChains": False,
