@@ -65,6 +65,7 @@ class Search:
         self._available: dict[tuple[str, str], dict[tuple[str, str], Quantity]] = {}
         self._demands: dict[tuple[int, int], Demand] = {}
         self.steps = 0
+        self.backtracks = 0
 
     def run(self) -> Solution | None:
         """The first solution, or ``None``. Raises :class:`NodeError` and :class:`Abort`."""
@@ -189,6 +190,7 @@ class Search:
             outcome = self._place_device(request, leaf, order, index + 1, position + 1)
             if outcome is _Outcome.DONE:
                 return outcome
+            self.backtracks += 1
             self._tx.undo(mark)
             if outcome is _Outcome.TOO_MANY:
                 return outcome

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from sharing_affinity.allocator import Abort, Builder, NodeError, Problem, Search, Solution
+from sharing_affinity.allocator.model import Requests
 from sharing_affinity.allocator.result import allocation
 from sharing_affinity.api import Claim, Node, Pod, Record, RecordedResult, RequestSpec
 from sharing_affinity.api.objects import DeviceConfig
@@ -188,7 +189,7 @@ class Decider:
                     for matches in self._matches(spec):
                         for pools in matches.sets.values():
                             pool = self._world.pools[next(iter(pools))]
-                            outcome = self._outcome(case, pool, index, name)
+                            outcome = self.outcome(case, pool, index, name)
                             if outcome is None:
                                 pending = True
                             elif isinstance(outcome, SliceError | ClaimError):
@@ -229,7 +230,8 @@ class Decider:
                     return pool
         return None
 
-    def _outcome(self, case: Case, pool: Pool, index: int, name: str) -> Extraction | None:
+    def outcome(self, case: Case, pool: Pool, index: int, name: str) -> Extraction | None:
+        """The extraction for a request on a pool; ``None`` (and queued) when it has not been made."""
         configs = in_scope_configs(self._configs(case, index, name), pool.driver, name)
         return self._world.extractions.outcome(pool.extractors, configs)
 
@@ -248,7 +250,7 @@ class Decider:
         key = (pool.id, index, name)
         found = case.keys.get(key)
         if found is None:
-            outcome = self._outcome(case, pool, index, name)
+            outcome = self.outcome(case, pool, index, name)
             found = case.keys[key] = outcome if outcome is not None else Unsatisfied(("(not extracted yet)",))
         return found
 
@@ -352,7 +354,7 @@ class Decider:
             retry_at = min((t for t in retry if t > now), default=None)
             diagnosis = Diagnosis(tuple(verdicts), len(self._world.nodes))
             return Unplaced(Reason.NO_NODE, fold_diagnosis(diagnosis), diagnosis, retry_at)
-        return self._placed(case, *best, now, new_uuid)
+        return self.placement(case, *best, now, new_uuid)
 
     def _fitting(
         self, case: Case, demand: Demand, now: float, verdicts: list[NodeVerdict], retry: list[float]
@@ -375,26 +377,13 @@ class Decider:
         self, case: Case, node: Node, now: float, verdicts: list[NodeVerdict], retry: list[float]
     ) -> Solution | None:
         world = self._world
-        node_pools = world.node_pools(node)
         try:
-            if case.others:
-                problem = self._others_elsewhere(case, node)
-                if problem:
-                    verdicts.append(NodeVerdict(node.name, problem))
-                    return None
-            builder = Builder(
-                node_pools,
-                world.classes,
-                world.matches.verdicts,
-                settled=lambda device: world.settles_at(device) <= now,
-            )
-            requests = builder.requests(case.ours)
-            search = Search(
-                Problem(case.ours, requests, world.options.scoring, MAX_STEPS),
-                world.ledger,
-                partial(self.keys_of, case),
-            )
-            solution = search.run()
+            problem = self._others_elsewhere(case, node) if case.others else ""
+            if problem:
+                verdicts.append(NodeVerdict(node.name, problem))
+                return None
+            requests = self.requests_on(case, node, now)
+            solution = self.search(case, requests).run()
         except NodeError as error:
             verdicts.append(NodeVerdict(node.name, str(error)))
             return None
@@ -404,6 +393,22 @@ class Decider:
             retry.extend(world.settles_at(c.id) for c in candidates if not c.settled)
             verdicts.append(judge_node(world, node, requests, partial(self.keys_of, case), now))
         return solution
+
+    def requests_on(self, case: Case, node: Node, now: float) -> Requests:
+        """The case's claims prepared for one node. Raises :class:`NodeError`."""
+        world = self._world
+        builder = Builder(
+            world.node_pools(node),
+            world.classes,
+            world.matches.verdicts,
+            settled=lambda device: world.settles_at(device) <= now,
+        )
+        return builder.requests(case.ours)
+
+    def search(self, case: Case, requests: Requests) -> Search:
+        """A search for the case's claims, not run yet."""
+        problem = Problem(case.ours, requests, self._world.options.scoring, MAX_STEPS)
+        return Search(problem, self._world.ledger, partial(self.keys_of, case))
 
     def _others_elsewhere(self, case: Case, node: Node) -> str:
         """Whether claims that stock pools serve could be allocated here as well; the scheduler does that."""
@@ -422,9 +427,10 @@ class Decider:
             return str(error)
         return ""
 
-    def _placed(
+    def placement(
         self, case: Case, solution: Solution, node: Node, now: float, new_uuid: Callable[[], str]
     ) -> Placed:
+        """The solution as writes."""
         timestamp = format_time(now)
         writes = []
         for index, claim in enumerate(case.ours):

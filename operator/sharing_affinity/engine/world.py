@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sharing_affinity.allocator import NodePool, pools_on_node
+from sharing_affinity.allocator import NodePool, Selectors, pools_on_node
 from sharing_affinity.api import (
     Allocation,
     AllocationResult,
@@ -101,7 +101,12 @@ class Exclusion:
 class World:
     """Observed objects and derived state. Only :meth:`observe` and the assumption methods change it."""
 
-    def __init__(self, options: Options, extractions: Extractions | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        extractions: Extractions | None = None,
+        selectors: Selectors | None = None,
+    ) -> None:
         self.options = options
         self.extractions = extractions or Extractions()
         self.nodes: dict[str, Node] = {}
@@ -114,7 +119,7 @@ class World:
         self.volumes: dict[str, Volume] = {}
         self.volume_claims: dict[ClaimKey, VolumeClaim] = {}
         self.pools: dict[PoolId, Pool] = {}
-        self.matches = MatchIndex(self.pools)
+        self.matches = MatchIndex(self.pools, selectors)
         self.ledger = Ledger()
         self.usage = Usage()
         self.assumed: dict[str, Assumption] = {}
