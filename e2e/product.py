@@ -25,7 +25,6 @@ from e2e.errors import ClusterError
 ROOT = Path(__file__).parent.parent
 NAMESPACE = "sharing-affinity-system"
 OPERATOR_ACCOUNT = "sharing-affinity-operator"
-DRIVER_ACCOUNT = "affinity-driver-nic"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/sharing-affinity-operator"
 METADATA = "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices"
 NIC_DRIVER = "nic.sharingaffinity.dev"
@@ -128,7 +127,8 @@ class Product:
     def driver(self, node: NodePaths, *flags: str, profile: str = "nic") -> Process:
         """Start the mock driver on one node, and wait until it has published its devices (and its metadata,
         unless ``flags`` say ``--no-affinity``)."""
-        kubeconfig = self.cluster.service_account_kubeconfig(NAMESPACE, DRIVER_ACCOUNT, node=node.name)
+        account = f"affinity-driver-{profile}"
+        kubeconfig = self.cluster.service_account_kubeconfig(NAMESPACE, account, node=node.name)
         argv = [
             *(sys.executable, "-m", "affinity_driver", "run", f"--profile={profile}"),
             *(f"--node-name={node.name}", f"--kubeconfig={kubeconfig}"),

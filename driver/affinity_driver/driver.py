@@ -114,6 +114,7 @@ class Driver:
         self._log.info(
             "serving", driver=self.name, node=self.options.node, registration=str(self.registration)
         )
+        threading.Thread(target=self._resolver.warm_up, name="warm-up", daemon=True).start()
         self._sweeper.start()
         if not self.options.wait_for_kubelet:
             self._publish()

@@ -19,6 +19,7 @@ from sharing_affinity.extraction import (
     CelEvaluator,
     Evaluator,
     Extracted,
+    Extraction,
     Unsatisfied,
     extract,
     in_scope_configs,
@@ -51,6 +52,10 @@ class Resolver:
         self._decoder = decoder
         self._evaluator = evaluator
         self._lock = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Compile the extractors now; the first claim need not wait for it."""
+        self._extract([DeviceConfig(FROM_CLAIM, (), self._driver, "{}")])
 
     def resolve(self, claim: JsonObject, device_names: frozenset[str]) -> PreparedClaim:
         """The claim's shares of our devices, phase Started. Raises ClaimChangedError or ConfigError."""
@@ -102,10 +107,7 @@ class Resolver:
         return settings
 
     def _keys(self, configs: Sequence[DeviceConfig], result: AllocationResult) -> Mapping[str, str]:
-        with self._lock:  # the evaluator's memo belongs to one thread at a time
-            if self._evaluator is None:
-                self._evaluator = CelEvaluator(MEMO)
-            outcome = extract(self._decoder.extractors(), configs, self._evaluator)
+        outcome = self._extract(configs)
         if isinstance(outcome, Extracted):
             return dict(outcome.keys)
         if isinstance(outcome, Unsatisfied):
@@ -116,6 +118,12 @@ class Resolver:
                 f"device {result.device}: no config for request {result.request} gives {missing}"
             )
         raise ConfigError(f"request {result.request}: {outcome.message}")
+
+    def _extract(self, configs: Sequence[DeviceConfig]) -> Extraction:
+        with self._lock:  # the evaluator's memo belongs to one thread at a time
+            if self._evaluator is None:
+                self._evaluator = CelEvaluator(MEMO)
+            return extract(self._decoder.extractors(), configs, self._evaluator)
 
 
 def _consumed(claim: JsonObject) -> dict[tuple[str, str, str, str, str], Mapping[str, str]]:
