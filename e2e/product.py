@@ -136,16 +136,24 @@ class Product:
         ]
         process = self._start(f"driver-{node.name}", argv)
         affinity = "--no-affinity" not in flags
-        wait_for(f"{process.name} publishes", lambda: self._published(process, node.name, affinity), 60)
+        wait_for(
+            f"{process.name} publishes", lambda: self._published(process, node.name, profile, affinity), 60
+        )
         return process
 
-    def _published(self, process: Process, node: str, affinity: bool) -> bool:
+    def _published(self, process: Process, node: str, profile: str, affinity: bool) -> bool:
         process.alive()
-        devices = self.cluster.request("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-        metadata = self.cluster.request("GET", METADATA)["items"] if affinity else []
+        pool = (f"{profile}.sharingaffinity.dev", node)
+
+        def of_pool(path: str) -> list[dict[str, Any]]:
+            slices = self.cluster.request("GET", path)["items"]
+            return [s for s in slices if (s["spec"]["driver"], s["spec"].get("nodeName")) == pool]
 
         def generations(slices: list[dict[str, Any]]) -> set[int]:
-            return {s["spec"]["pool"]["generation"] for s in slices if s["spec"].get("nodeName") == node}
+            return {s["spec"]["pool"]["generation"] for s in slices}
+
+        devices = of_pool("/apis/resource.k8s.io/v1/resourceslices")
+        metadata = of_pool(METADATA) if affinity else []
 
         fenced = all("taints" in d for s in devices for d in s["spec"].get("devices") or [])
         return bool(generations(devices)) and (
