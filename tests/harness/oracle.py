@@ -13,14 +13,15 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import queue
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
+
+from e2e import paths, toolchain
+from e2e.errors import ClusterError
 
 SOURCES = Path(__file__).resolve().parent.parent / "oracle"
 BUILD_TIMEOUT_S = 1500.0
@@ -31,36 +32,25 @@ class OracleError(Exception):
     """The oracle could not be built, died, was late, or could not answer a request."""
 
 
-def available() -> bool:
-    """Whether a Go toolchain is there to build the oracle with."""
-    return shutil.which("go") is not None
-
-
-def _environment() -> dict[str, str]:
-    # The same switches as the build of the cluster's binaries, so that both share Go's build cache.
-    return {
-        **os.environ,
-        "CGO_ENABLED": "0",
-        "GOFLAGS": "-buildvcs=false -mod=readonly",
-        "GOTOOLCHAIN": "local",
-    }
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "dra-sharing-affinity" / "oracle"
+def _go() -> tuple[str, dict[str, str]]:
+    """The Go that also builds the clusters (PATH, else the wheel), and its environment: one build cache."""
+    try:
+        go = toolchain.find_go()
+    except ClusterError as error:
+        raise OracleError(str(error)) from None
+    return str(go), dict(toolchain.environment(go))
 
 
 def build() -> Path:
     """Build the oracle unless this very content is built already; return the path of the binary."""
-    go = shutil.which("go")
-    if go is None:
-        raise OracleError("no Go toolchain on PATH")
+    go, environment = _go()
     digest = hashlib.sha256()
-    digest.update(subprocess.run([go, "version"], check=True, capture_output=True, timeout=60).stdout)
+    digest.update(
+        subprocess.run([go, "version"], env=environment, check=True, capture_output=True, timeout=60).stdout
+    )
     for path in sorted([*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    directory = _cache() / digest.hexdigest()[:24]
+    directory = paths.cache_dir() / "oracle" / digest.hexdigest()[:24]
     binary = directory / "oracle"
     if binary.exists():
         return binary
@@ -73,7 +63,7 @@ def build() -> Path:
         done = subprocess.run(
             [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", str(temporary), "."],
             cwd=SOURCES,
-            env=_environment(),
+            env=environment,
             capture_output=True,
             text=True,
             timeout=BUILD_TIMEOUT_S,
@@ -87,13 +77,11 @@ def build() -> Path:
 
 def module_directory(module: str) -> Path:
     """Where the module cache holds the sources of ``module`` (one of the oracle's own pins)."""
-    go = shutil.which("go")
-    if go is None:
-        raise OracleError("no Go toolchain on PATH")
+    go, environment = _go()
     done = subprocess.run(
         [go, "mod", "download", "-json", module],
         cwd=SOURCES,
-        env=_environment(),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,

