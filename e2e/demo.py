@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from e2e import choose
+from e2e import run
 from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError, ClusterError
 from e2e.kubelets import Kubelet, kubelet_of
@@ -113,7 +113,8 @@ class Stage:
         environment = self.kubelet.environment(pod_name)
         seen = {k: v for k, v in environment.items() if k.startswith("NIC_")}
         self.story.show(
-            f"{self.kubelet.shows} {pod_name}", "\n".join(f"{k}={v}" for k, v in sorted(seen.items()))
+            self.kubelet.shows(pod_name),
+            "\n".join(f"{k}={v}" for k, v in sorted(seen.items())),
         )
         expect(f"{pod_name} was allocated {device}", self.device(pod_name), device)
         expect(f"{pod_name} sees its device", seen.get("NIC_DEVICE"), device)
@@ -211,7 +212,7 @@ def the_problem(stage: Stage) -> None:
         f"The driver publishes two NICs of 16 slots each on {stage.kubelet.node.name}. The first pod on a NIC"
         " configures its subnet; pods of another subnet cannot share it. Nothing tells the scheduler."
     )
-    driver = stage.product.driver(stage.kubelet.node, "--no-affinity")
+    driver = stage.product.driver(stage.kubelet.node, *stage.kubelet.driver_flags, "--no-affinity")
     story.step("A pod of subnet-a gets eth1")
     stage.pod("first-a", "subnet-a")
     stage.lands_on("first-a", "eth1", "subnet-a")
@@ -234,7 +235,7 @@ def sharing(stage: Stage) -> tuple[Process, Process]:
     stage.product.install("manifests/overlays/local")
     # The devices were open until now: the driver fences them, waits until no scheduler can still be writing
     # an allocation decided before, and only then publishes the metadata. 30 s by default; nothing runs here.
-    stage.product.driver(stage.kubelet.node, "--fence-settle=3")
+    stage.product.driver(stage.kubelet.node, *stage.kubelet.driver_flags, "--fence-settle=3")
     first = stage.product.operator("operator-1", *LEASE_FLAGS)
     wait_for("operator-1 leads", lambda: leads(stage, first), 40)
     second = stage.product.operator("operator-2", *LEASE_FLAGS)
@@ -349,12 +350,10 @@ def play(cluster: Cluster) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
-    parser.add_argument(
-        "--cluster", default="auto", choices=["auto", "local", "kind", "current", "control-plane"]
-    )
+    parser.add_argument("--cluster", default=os.environ.get("CLUSTER") or "auto", choices=run.CHOICES)
     parser.add_argument("--keep", action="store_true", help="leave the cluster running (KEEP=1)")
     args = parser.parse_args(argv)
-    return choose.run(args.cluster, "demo", play, keep=args.keep or os.environ.get("KEEP") == "1")
+    return run.run(args.cluster, "demo", play, keep=args.keep or os.environ.get("KEEP") == "1")
 
 
 if __name__ == "__main__":

@@ -36,12 +36,16 @@ class Kubelet(Protocol):
         ...
 
     @property
-    def shows(self) -> str:
-        """The command that shows a container's environment."""
+    def driver_flags(self) -> tuple[str, ...]:
+        """What the driver has to be told on such a node."""
         ...
 
     @property
     def not_shown(self) -> tuple[str, ...]: ...
+    def shows(self, pod: str) -> str:
+        """How a person would see what `environment` returns."""
+        ...
+
     def environment(self, pod: str) -> Mapping[str, str]:
         """Wait until the pod runs; the environment its container sees."""
         ...
@@ -63,13 +67,16 @@ def kubelet_of(cluster: Cluster) -> Kubelet:
 
 
 class RealKubelet:
-    shows = "kubectl exec"
+    driver_flags = ()
     not_shown = ()
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.node = cluster.node(NODE)
         self.image = images.TEST
+
+    def shows(self, pod: str) -> str:
+        return f"kubectl exec {pod} -- env"
 
     def environment(self, pod: str) -> Mapping[str, str]:
         def running() -> bool:
@@ -92,8 +99,8 @@ class RealKubelet:
 
 
 class PlayedKubelet:
+    driver_flags = ("--publish-unregistered",)
     image = "example.com/no-kubelet-runs-it:1"
-    shows = "environment in the CDI file for"
     not_shown = (
         "containers. This host cannot run nodes, so pods were bound by the real scheduler and the driver was"
         " called over its socket as a kubelet does; the environment comes from the CDI files it wrote.",
@@ -108,6 +115,9 @@ class PlayedKubelet:
         for path in (self.node.plugins, self.node.registry, self.node.cdi):
             path.mkdir(parents=True, exist_ok=True)
         cluster.add_node(NODE)
+
+    def shows(self, pod: str) -> str:
+        return f"environment in the CDI file of {pod}"
 
     def environment(self, pod: str) -> Mapping[str, str]:
         answer = self._prepare(pod)
