@@ -28,6 +28,7 @@ from e2e.product import METADATA, NIC_DRIVER, Process, Product
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
 CLASS = "shared-nic.sharingaffinity.dev"
+SHOWN = ("NIC_DEVICE", "NIC_SUBNET", "NIC_SHARE_ID")
 LEASE_FLAGS = ("--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5")
 
 
@@ -111,7 +112,7 @@ class Stage:
     def lands_on(self, pod_name: str, device: str, subnet: str) -> None:
         """The pod runs, and its container sees the device in its subnet."""
         environment = self.kubelet.environment(pod_name)
-        seen = {k: v for k, v in environment.items() if k.startswith("NIC_")}
+        seen = {k: v for k, v in environment.items() if k in SHOWN}
         self.story.show(
             self.kubelet.shows(pod_name),
             "\n".join(f"{k}={v}" for k, v in sorted(seen.items())),
