@@ -156,6 +156,7 @@ class Site:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster, self.namespace = cluster, namespace
         self.tag = namespace.rpartition("-")[2]
+        self._slices: list[str] = []
         self.driver = f"nic-{self.tag}.sharingaffinity.dev"
         self.device_class = f"shared-nic-{self.tag}.sharingaffinity.dev"
         self._made: list[str] = []
@@ -203,42 +204,54 @@ class Site:
         *,
         slots: int = 16,
         extractors: Sequence[Json] | None = (SUBNET,),
+        more: Sequence[Sequence[Json]] = (),
         fenced: bool = True,
         pool: str | None = None,
-        generation: int | None = None,
     ) -> None:
-        """A pool as the NIC driver publishes it: metadata first, then devices. ``extractors=None``: none at
-        all."""
+        """A pool as the NIC driver publishes it: metadata first, then devices, then the old generation goes.
+
+        ``extractors=None``: no metadata at all. ``more``: further metadata slices of the pool.
+        """
         pool = pool or node
-        if generation is None:
-            self._generation += 1
-            generation = self._generation
-        body = {"driver": self.driver, "nodeName": node, "pool": {"name": pool, "generation": generation}}
-        if extractors is not None:
-            self.create_cluster(
-                "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices",
-                {
-                    "apiVersion": "sharingaffinity.dev/v1alpha1",
-                    "kind": "SharingAffinitySlice",
-                    "metadata": {"generateName": f"{pool}-"},
-                    "spec": {
-                        **body,
-                        "pool": {**body["pool"], "resourceSliceCount": 2},
-                        "sharingAffinity": list(extractors),
-                    },
-                },
-            )
-        self.create_cluster(
-            "/apis/resource.k8s.io/v1/resourceslices",
-            {
+        old = [path for path in self._slices if f"/{pool}-" in path]
+        self._generation += 1
+        where = {"driver": self.driver, "nodeName": node}
+        identity = {"name": pool, "generation": self._generation}
+        metadata = ([extractors] if extractors is not None else []) + [list(entries) for entries in more]
+        for entries in metadata:
+            body = {
+                "apiVersion": "sharingaffinity.dev/v1alpha1",
+                "kind": "SharingAffinitySlice",
                 "metadata": {"generateName": f"{pool}-"},
                 "spec": {
-                    **body,
-                    "pool": {**body["pool"], "resourceSliceCount": 1},
-                    "devices": [self.device(name, slots, fenced) for name in devices],
+                    **where,
+                    "pool": {**identity, "resourceSliceCount": 1 + len(metadata)},
+                    "sharingAffinity": list(entries),
                 },
+            }
+            self._add_slice("/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices", body)
+        body = {
+            "metadata": {"generateName": f"{pool}-"},
+            "spec": {
+                **where,
+                "pool": {**identity, "resourceSliceCount": 1},
+                "devices": [self.device(name, slots, fenced) for name in devices],
             },
-        )
+        }
+        self._add_slice("/apis/resource.k8s.io/v1/resourceslices", body)
+        for path in old:
+            self._delete(path)
+            self._slices.remove(path)
+
+    def _add_slice(self, path: str, body: Json) -> None:
+        self.create_cluster(path, body)
+        self._slices.append(self._made[-1])
+
+    def withdraw(self, pool: str) -> None:
+        """The pool's slices go, as when the kubelet restarts."""
+        for path in [path for path in self._slices if f"/{pool}-" in path]:
+            self._delete(path)
+            self._slices.remove(path)
 
     def device(self, name: str, slots: int = 16, fenced: bool = True) -> Json:
         result: Json = {
@@ -247,7 +260,7 @@ class Site:
             "capacity": {
                 "slots": {
                     "value": str(slots),
-                    "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}},
+                    "requestPolicy": {"default": "1", "validRange": {"min": "1"}},
                 }
             },
         }
@@ -281,6 +294,12 @@ class Site:
     def claim(self, name: str, subnet: str | None = "a", **options: Any) -> Json:
         body = {"metadata": {"name": name}, "spec": self.claim_spec(subnet, **options)}
         stored: Json = self.cluster.request("POST", self.path("claim"), body)
+        return stored
+
+    def add_claim(self, name: str, spec: Json) -> Json:
+        stored: Json = self.cluster.request(
+            "POST", self.path("claim"), {"metadata": {"name": name}, "spec": spec}
+        )
         return stored
 
     def get_claim(self, name: str) -> Json:

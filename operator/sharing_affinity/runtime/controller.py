@@ -11,7 +11,8 @@ what.
 
 Pods that cannot be placed are parked. They come back when the engine names them for an event, when a time
 comes that may change the answer, and, as a net, every few minutes. Each failure makes a pod's own pause
-longer, so a pod that is woken often costs little, and it never delays another.
+longer, so a pod that is woken often costs little. It never delays another, and it loses its turn to nobody: a
+woken pod that still pauses is tried as soon as one behind it is.
 """
 
 from __future__ import annotations
@@ -441,6 +442,7 @@ class Controller:
             pods = self._engine.pods()
             self._metrics.pending_pods.set(len(pods))
             self._ready.intersection_update(pods)
+            self._catch_up(pods)
             self._order = [pod for pod in reversed(pods) if pod in self._ready]
             self._order_until = now + 0.1
         while self._order and time.perf_counter() < until:
@@ -450,6 +452,16 @@ class Controller:
             self._ready.discard(pod)
             if pod not in self._writing:
                 self._decide_one(pod)
+
+    def _catch_up(self, pods: tuple[PodKey, ...]) -> None:
+        """A pause must not let others overtake: whoever was woken and stands before a ready pod goes now."""
+        waiting: list[PodKey] = []
+        for pod in pods:
+            if pod in self._ready:
+                self._ready.update(waiting)
+                waiting.clear()
+            elif (parked := self._parked.get(pod)) is not None and parked.due:
+                waiting.append(pod)
 
     def _decide_one(self, pod: PodKey) -> None:
         with self._metrics.decision_seconds.time():
@@ -488,7 +500,7 @@ class Controller:
         now = self._clock()
         before = self._parked.get(pod)
         attempts = before.attempts + 1 if before is not None and now - before.last < 30.0 else 1
-        pause = 0.0 if reason is Reason.EXTRACTION_PENDING else min(5.0, 0.025 * 2 ** min(attempts, 10))
+        pause = 0.0 if reason is Reason.EXTRACTION_PENDING else min(5.0, 0.0125 * 2 ** min(attempts, 10))
         self._parked[pod] = _Parked(reason, attempts, now, now + pause)
         if retry_at is not None:
             wait = max(pause, retry_at - self._wall() + 0.01)

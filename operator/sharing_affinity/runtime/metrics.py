@@ -103,5 +103,5 @@ class Metrics:
             for device in node.devices:
                 if "locked to" in device.reason:
                     self.lock_conflicts.inc()
-                elif "no non-empty" in device.reason:
+                elif "produced no value" in device.reason:
                     self.no_keys.inc()

@@ -1,0 +1,94 @@
+"""One consistent look at a cluster, with the caller's own rights: for commands, not for the operator.
+
+`read` lists what it is asked for and returns raw objects; `follow` keeps an engine in step and tells when
+it changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from random import Random
+from typing import Any
+
+from sharing_affinity.engine import Applied, Changes, Engine, Gone
+from sharing_affinity.runtime.client import ApiError, Client
+from sharing_affinity.runtime.kinds import CLAIMS, METADATA, SLICES, TAINT_RULES, Kind
+from sharing_affinity.runtime.reflector import PAGE, Change, ListBegun, ListEnded, Reflector, Upsert
+
+#: What the lock table follows from.
+LOCK_KINDS = (SLICES, METADATA, TAINT_RULES, CLAIMS)
+
+
+async def read(client: Client, kinds: Iterable[Kind]) -> list[dict[str, Any]]:
+    """All objects of these kinds, with ``kind`` and ``apiVersion`` filled in. Raises `ApiError`,
+    `NoAnswerError`."""
+
+    async def listed(kind: Kind) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        params = {"limit": str(PAGE)}
+        while True:
+            try:
+                page = await client.request("GET", kind.path, params=params)
+            except ApiError as error:
+                if error.status == 404 and kind.optional:
+                    return []
+                raise
+            found += [
+                {**item, "kind": kind.kind, "apiVersion": kind.group_version}
+                for item in page.get("items") or []
+            ]
+            if not (more := page["metadata"].get("continue")):
+                return found
+            params["continue"] = more
+
+    return [raw for objects in await asyncio.gather(*map(listed, kinds)) for raw in objects]
+
+
+def settle(engine: Engine) -> None:
+    """Run all extractions that locks wait for."""
+    while engine.extract(100):
+        pass
+    engine.settle()
+
+
+async def follow(client: Client, engine: Engine, kinds: Iterable[Kind], now: float) -> AsyncIterator[None]:
+    """Keep ``engine`` in step with the cluster; yields whenever the state is whole and has changed."""
+    changed = asyncio.Event()
+    listing = {kind.kind for kind in kinds}
+
+    async def deliver(kind: Kind, changes: list[Change]) -> None:
+        seen = Changes()
+        for change in changes:
+            match change:
+                case ListBegun():
+                    listing.add(kind.kind)
+                case ListEnded():
+                    listing.discard(kind.kind)
+                    changed.set()
+                case Upsert(raw):
+                    seen = engine.observe(Applied(raw), now)
+                case _:
+                    seen = engine.observe(Gone(change.kind, change.namespace, change.name, change.uid), now)
+            if seen.pools or seen.slices:
+                changed.set()
+
+    feeds = [Reflector(client, kind, deliver, random=Random()) for kind in kinds]
+    tasks = [asyncio.create_task(feed.run()) for feed in feeds]
+    try:
+        while True:
+            await changed.wait()
+            # Changes come in bursts: one claim is several events.
+            await asyncio.sleep(0.1)
+            if listing:
+                changed.clear()
+                continue
+            changed.clear()
+            settle(engine)
+            yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
