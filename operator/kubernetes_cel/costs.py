@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from kubernetes_cel import types
 from kubernetes_cel.ast import Expr
 from kubernetes_cel.types import Type
-from kubernetes_cel.values import ListView, MapView, Optional, size_or_none
+from kubernetes_cel.values import MAX_VISITED, ListView, MapView, Optional, size_or_none, too_large
 
 #: Costs are unsigned 64-bit numbers that saturate.
 UNBOUNDED = 2**64 - 1
@@ -324,25 +324,22 @@ def _search_estimate(includes: bool) -> Estimate:
     return estimate
 
 
-def deep_cost(value: Any, limit: int = UNBOUNDED) -> int:
-    """Cost of reading a value as a tree: strings and bytes 0.1 a byte (rounded down), other scalars 1.
-
-    Stops counting once `limit` is passed.
-    """
-    cost = 0
+def deep_cost(value: Any) -> int:
+    """Cost of reading a value as a tree: strings and bytes 0.1 a byte (rounded down), other scalars 1."""
+    cost = visited = 0
     todo = [value]
-    while todo and cost <= limit:
+    while todo:
         v = todo.pop()
+        visited += 1
+        if visited > MAX_VISITED:
+            raise too_large()
         if isinstance(v, str):
             cost += int(len(v.encode("utf-8", "surrogatepass")) * TRAVERSAL_FACTOR)
         elif isinstance(v, bytes):
             cost += int(len(v) * TRAVERSAL_FACTOR)
         elif isinstance(v, list | ListView):
             todo.extend(v)
-        elif isinstance(v, dict):
-            todo.extend(v)
-            todo.extend(v.values())
-        elif isinstance(v, MapView):
+        elif isinstance(v, dict | MapView):
             for key, item in v.items():
                 todo.append(key)
                 todo.append(item)

@@ -243,9 +243,12 @@ class _Planner:
             return Planned(evaluate=_call_many(codes, chosen.run, cost))
         if len(codes) == 1:
             return Planned(evaluate=_call_one(codes[0], chosen.run, fixed, cost))
-        if fixed == 0 and args[1].is_constant:
+        if fixed == 0 and args[1].is_constant and function.name != "_+_":
             return Planned(evaluate=_call_with_constant(codes[0], args[1].constant, chosen.run, cost))
-        return Planned(evaluate=_call_two(codes[0], codes[1], chosen.run, fixed, cost))
+        code = _call_two(codes[0], codes[1], chosen.run, fixed, cost)
+        if function.name == "_+_" and overload == "":
+            code = _weighed(code)
+        return Planned(evaluate=code)
 
     # -- aggregates
 
@@ -431,6 +434,21 @@ def _call_two(left: Code, right: Code, impl: Callable[..., Any], fixed: int, cos
         raise _second_after_error(run, right, failed, cost)
 
     return call
+
+
+def _weighed(code: Code) -> Code:
+    """Addition of values of unknown type: counts large texts it builds."""
+
+    def add(run: Run) -> Any:
+        value = code(run)
+        if (type(value) is str or type(value) is bytes) and len(value) > _LARGE:
+            run.build(len(value))
+        return value
+
+    return add
+
+
+_LARGE = 4096
 
 
 def _call_with_constant(left: Code, b: Any, impl: Callable[..., Any], cost: CallCost) -> Code:

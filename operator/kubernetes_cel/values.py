@@ -31,6 +31,16 @@ MAX_INT: Final = 2**63 - 1
 MAX_UINT: Final = 2**64 - 1
 
 
+#: Elements that one look at a value may visit. Lists can be longer than this only by doubling themselves;
+#: upstream would not come back from such a look either.
+MAX_VISITED: Final = 5_000_000
+
+
+def too_large() -> EvaluationAborted:
+    """The end of an evaluation that looks at more elements than could ever be paid for."""
+    return EvaluationAborted("the evaluation looks at a value that is too large")
+
+
 class Uint(int):
     """An unsigned integer. Equal and hash-equal to the int of the same value; `type()` tells them apart."""
 
@@ -168,12 +178,16 @@ class ListView(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         todo: list[Sequence[Any]] = [self]
+        visited = 0
         while todo:
             part = todo.pop()
             if type(part) is ListView:
                 todo.append(part.right)
                 todo.append(part.left)
             else:
+                visited += len(part)
+                if visited > MAX_VISITED:
+                    raise too_large()
                 yield from part
 
     def __repr__(self) -> str:
@@ -447,8 +461,12 @@ def equal(a: Any, b: Any) -> bool:
         return scalar
     seen: set[tuple[int, int]] = set()
     todo: list[tuple[Any, Any]] = [(a, b)]
+    visited = 0
     while todo:
         x, y = todo.pop()
+        visited += 1 if size_or_none(x) is None else len(x)
+        if visited > MAX_VISITED:
+            raise too_large()
         scalar = _element_equal(x, y)
         if scalar is not None:
             if not scalar:
@@ -497,20 +515,33 @@ def compare(a: Any, b: Any) -> int:
 
 
 def from_json(value: Any) -> Any:
-    """A decoded JSON document as Kubernetes sees it: integers beyond int64 become doubles.
+    """A decoded JSON document as Kubernetes sees it: integers beyond int64 become doubles, lone surrogates
+    U+FFFD.
 
     Returns the same object when nothing had to change.
     """
     kind = type(value)
     if kind is int:
         return value if MIN_INT <= value <= MAX_INT else _to_double(value)
+    if kind is str:
+        return value if value.isascii() else _well_formed(value)
     if kind is dict:
-        changed = {k: w for k, v in value.items() if (w := from_json(v)) is not v}
-        return {**value, **changed} if changed else value
+        entries = [(from_json(k), from_json(v)) for k, v in value.items()]
+        if any(a is not k or b is not v for (a, b), (k, v) in zip(entries, value.items(), strict=True)):
+            return dict(entries)
+        return value
     if kind is list:
         items = [from_json(v) for v in value]
         return items if any(w is not v for w, v in zip(items, value, strict=True)) else value
     return value
+
+
+def _well_formed(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _to_double(value: int) -> float:

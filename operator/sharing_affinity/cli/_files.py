@@ -116,6 +116,21 @@ def read(files: Iterable[str]) -> list[Document]:
     return documents
 
 
+def read_value(file: str) -> Any:
+    """The one JSON value in a JSON or YAML file (``-`` is standard input), which need not be an object.
+
+    Raises :class:`InputError`.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        values = list(_parse(text))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InputError([f"{file}: {error}"]) from None
+    if len(values) != 1:
+        raise InputError([f"{file}: has {len(values)} documents, not one"])
+    return _jsonable({"object": values[0]}, Document({}, file, 0, "", text))["object"]
+
+
 def _parse(text: str) -> Iterator[Any]:
     if text.lstrip().startswith("{"):
         try:
