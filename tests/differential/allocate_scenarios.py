@@ -1,8 +1,9 @@
 """Random small clusters for comparing the device search with upstream's allocator.
 
-Every pool is an affinity pool for us and an ordinary one for Go: ``fenced`` adds what only we need (the taint, the
-metadata slices, the key ``k=A`` that every claim yields), so that affinity never decides and everything else must
-be equal. What upstream's API validation excludes is not generated: it could not be stored.
+Every pool is an affinity pool for us and an ordinary one for Go: ``fenced`` adds what only we need (the
+taint, the metadata slices, the key ``k=A`` that every claim yields), so that affinity never decides and
+everything else must be equal. What upstream's API validation excludes is not generated: it could not be
+stored.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class _Generator:
                 for s in ("one", "two")
             ]
             members.append(o.device_slice(None, f"counters-{name}", name, driver=driver, sharedCounters=sets))
-        if self.chance(4, "duplicate device"):
+        # A duplicate makes the whole pool invalid here, and upstream only where both devices are seen.
+        if "perDeviceNodeSelection" not in where and self.chance(5, "duplicate device"):
             twin = copy.deepcopy(members[0]["spec"]["devices"][0])
             members[-1]["spec"].setdefault("devices", []).append(twin)
             if counters:
@@ -282,7 +284,8 @@ class _Generator:
         else:
             spec.update(allocationMode="ExactCount", count=1)
         if not sub and self.chance(8, "admin"):
-            # Without capacity: what admin access needs of a full device is our own rule (settled semantics 7).
+            # Without capacity: what admin access needs of a full device is our own rule (settled semantics
+            # 7).
             spec["adminAccess"] = True
             spec["selectors"] = [*spec.get("selectors", []), o.cel("!device.allowMultipleAllocations")]
         elif self.chance(35, "capacity request"):

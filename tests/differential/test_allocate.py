@@ -33,8 +33,10 @@ JSON = dict[str, Any]
 SCENARIOS = int(os.environ.get("ALLOCATE_SCENARIOS", "3000"))
 FIRST_SEED = int(os.environ.get("ALLOCATE_SEED", "1"))
 FEATURES = (
-    "All", "admin", "binding conditions", "capacity request", "class config", "class selector", "config", "count",
-    "counters", "distinctAttribute", "firstAvailable", "holder", "incomplete", "matchAttribute", "node selection",
+    "All", "admin", "binding conditions", "capacity request", "class config", "class selector", "config",
+    "count",
+    "counters", "distinctAttribute", "firstAvailable", "holder", "incomplete", "matchAttribute",
+    "node selection",
     "policy default", "policy fraction", "policy range", "policy step", "policy values", "request selector",
     "rule", "several slices", "shareable", "taint", "toleration",
 )  # fmt: skip

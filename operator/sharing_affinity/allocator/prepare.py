@@ -21,10 +21,15 @@ from sharing_affinity.pools import Pool, PoolDevice, device_serves, serves
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """A pool that has slices for a node, with its devices there. An unusable pool has none."""
+    """A pool that has slices for a node, with the devices of these slices. An unusable pool has none.
+
+    ``elsewhere`` names those of them that are for other nodes. They are never taken, but selectors are
+    evaluated on them all the same, and an error counts: so does upstream, which looks at the node last.
+    """
 
     pool: Pool
     devices: tuple[PoolDevice, ...]
+    elsewhere: frozenset[str] = frozenset()
 
 
 Verdict = bool | str
@@ -43,13 +48,12 @@ def pools_on_node(pools: Iterable[Pool], node: str, labels: Mapping[str, str]) -
         if not relevant:
             continue
         here = {m.meta.name for m in relevant}
-        devices = tuple(
-            d
-            for d in pool.devices
-            if d.slice.meta.name in here and (not d.slice.per_device or device_serves(d.device, node, labels))
+        devices = tuple(d for d in pool.devices if d.slice.meta.name in here)
+        elsewhere = frozenset(
+            d.name for d in devices if d.slice.per_device and not device_serves(d.device, node, labels)
         )
         late = pool.usable and any(d.binding_conditions is not None for m in relevant for d in m.devices)
-        (binding if late else plain).append(NodePool(pool, devices))
+        (binding if late else plain).append(NodePool(pool, devices, elsewhere))
     return (*plain, *binding)
 
 
@@ -103,7 +107,7 @@ class Builder:
             return
         for entry in node_pool.devices:
             verdict = verdicts.get(entry.name, False)
-            if verdict is not False:
+            if isinstance(verdict, str) or (verdict and entry.name not in node_pool.elsewhere):
                 device = (*pool.id, entry.name)
                 error = "" if verdict is True else f"device {entry.name}: {verdict}"
                 yield Candidate(device, entry, pool, error, not pool.affinity or self.settled(device))
