@@ -63,7 +63,7 @@ format: bootstrap ## let ruff format and fix
 	@"$(PY)" -m ruff format .
 
 bench: bootstrap ## throughput and latency
-	@"$(PY)" -m bench $(ARGS)
+	@if [ -d bench ]; then "$(PY)" -m bench $(ARGS); else echo 'no benchmarks in this tree yet' >&2; exit 2; fi
 
 build: bootstrap ## cluster binaries, into a cache of this user (test and demo do it themselves)
 	@"$(PY)" -m e2e build $(ARGS)

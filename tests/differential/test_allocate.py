@@ -24,10 +24,7 @@ from sharing_affinity.engine.deciding import Case, Decider
 from sharing_affinity.engine.extracting import Extractions
 from sharing_affinity.engine.world import World
 
-pytestmark = [
-    pytest.mark.differential,
-    pytest.mark.skipif(not oracle.available(), reason="no Go toolchain"),
-]
+pytestmark = pytest.mark.differential
 JSON = dict[str, Any]
 
 SCENARIOS = int(os.environ.get("ALLOCATE_SCENARIOS", "3000"))
