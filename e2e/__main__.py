@@ -1,4 +1,4 @@
-"""`python -m e2e build|up|down|status|load`: clusters for tests and demos."""
+"""`python -m e2e build|up|down|status|images|load`: clusters for tests and demos."""
 
 import argparse
 import dataclasses
@@ -10,6 +10,7 @@ from types import FrameType
 
 from e2e import backends, build, local, node, paths, processes, versions
 from e2e.errors import ClusterError
+from e2e.images import archives
 from e2e.options import Options
 
 
@@ -61,6 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="components and memory")
     _common(status)
     status.set_defaults(run=_status)
+    making = commands.add_parser("images", help="make the images as OCI archives, without Docker")
+    making.add_argument("image", nargs="*", choices=["test", "operator", "driver", []], help="all by default")
+    making.add_argument("--output", type=Path, default=Path("dist/images"), metavar="FOLDER")
+    making.set_defaults(run=_images)
     loading = commands.add_parser("load", help="import OCI archives on every node")
     _common(loading)
     loading.add_argument("archive", type=Path, nargs="+")
@@ -121,6 +126,12 @@ def _status(args: argparse.Namespace) -> int:
         print(f"{process.component:24} {process.program:24} pid {process.pid:<8} {memory:5} MiB")
     print(f"{'':62}{total:5} MiB")
     print(f"Kubernetes {cluster.kubernetes} at {cluster.url}, kubeconfig {cluster.kubeconfig}")
+    return 0
+
+
+def _images(args: argparse.Namespace) -> int:
+    for path in archives.write(args.output, args.image):
+        print(f"{path} ({path.stat().st_size >> 20} MiB)")
     return 0
 
 

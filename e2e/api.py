@@ -67,8 +67,9 @@ class ApiClient:
         headers = {"Accept": "application/json", "Content-Type": content_type}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        # Compact, as Go clients write it: opaque parameters are stored byte for byte, and no later PATCH of the
-        # object works when they hold spaces between tokens (the server's own JSON round trip removes them).
+        # Compact, as Go clients write it: opaque parameters are stored byte for byte, and no later
+        # PATCH of the object works when they hold spaces between tokens (the server's own JSON round
+        # trip removes them).
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         status, kind, content = self._send(method, path, data, headers, timeout or self._timeout)
         answer = json.loads(content) if kind.startswith("application/json") else content.decode()

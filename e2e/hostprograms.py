@@ -8,14 +8,13 @@ no mirror, the error has the line to type.
 import hashlib
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from e2e import paths
+from e2e import debian, paths
 from e2e.errors import ClusterError
 from e2e.locking import exclusive
 
@@ -36,6 +35,8 @@ NEEDED: tuple[tuple[str, str, str], ...] = (
     ("mount", "mount", "--version"),
     ("umount", "mount", "--version"),
 )
+# A second C library must not meet the host's loader; the others run maintainer scripts or are everywhere.
+WITHOUT = frozenset({"libc6", "libgcc-s1", "libcrypt1", "debconf", "dpkg", "netbase"})
 # `iptables` itself is a link that only installing the package makes (update-alternatives).
 FILES: Mapping[str, str] = {
     program: program.replace("tables", "tables-nft", 1)
@@ -65,7 +66,7 @@ def _on_system(program: str) -> str | None:
 
 def _unpacked(missing: Sequence[tuple[str, str, str]]) -> Path:
     packages = sorted({package for _, package, _ in missing})
-    release = _release()
+    release = debian.release()
     key = hashlib.sha256(f"1 {release} {platform.machine()} {missing}".encode()).hexdigest()[:12]
     target = paths.cache_dir() / "programs" / f"{release}-{key}"
     with exclusive(paths.cache_dir() / "programs.lock", "another process is fetching host programs"):
@@ -90,83 +91,21 @@ def _unpacked(missing: Sequence[tuple[str, str, str]]) -> Path:
 
 
 def _unpack(packages: Sequence[str], folder: Path) -> None:
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise ClusterError(
-            f"this host has neither {', '.join(packages)} nor apt to fetch them with; install them with your "
-            "package manager, e.g.: dnf install runc iptables-nft iproute util-linux"
-        )
-    options = _system_lists(packages)
-    if options is None:
-        options = _private_lists(packages)
-    wanted = [*packages, *_libraries(packages, options)]
     downloads = folder / "debs"
     downloads.mkdir()
-    print(f"fetching host programs: {' '.join(wanted)}", flush=True)
-    run = _apt("apt-get", ["download", "--quiet", *wanted], options, downloads)
-    archives = sorted(downloads.glob("*.deb"))
-    if run.returncode or len(archives) < len(wanted):
-        raise ClusterError(f"apt-get download failed: {run.stderr.strip()}\ntype: {_line_to_type(packages)}")
+    try:
+        apt = debian.apt_for(packages)
+        libraries = [name for name in apt.closure(packages, WITHOUT) if name.startswith("lib")]
+        wanted = sorted({*packages, *libraries})
+        print(f"fetching host programs: {' '.join(wanted)}", flush=True)
+        archives = apt.download(wanted, downloads)
+    except ClusterError as error:
+        raise ClusterError(
+            f"{error}\nto have {', '.join(packages)}, type: {_line_to_type(packages)}"
+        ) from error
     for archive in archives:
         subprocess.run(["dpkg-deb", "-x", str(archive), str(folder / "root")], check=True)
     shutil.rmtree(downloads)
-
-
-def _system_lists(packages: Sequence[str]) -> list[str] | None:
-    """apt options for using the system's package lists; None when these don't know the packages."""
-    options = _unprivileged()
-    return options if _known(packages, options) else None
-
-
-def _private_lists(packages: Sequence[str]) -> list[str]:
-    """apt options with package lists of our own, fetched from the host's configured mirrors."""
-    folder = paths.cache_dir() / "apt"
-    for part in ("lists/partial", "cache/archives/partial"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    options = [
-        *_unprivileged(),
-        f"-oDir::State::lists={folder / 'lists'}",
-        f"-oDir::Cache={folder / 'cache'}",
-        "-oDebug::NoLocking=1",
-    ]
-    run = _apt("apt-get", ["update", "--quiet"], options, folder)
-    if run.returncode or not _known(packages, options):
-        raise ClusterError(f"no package lists: {run.stderr.strip()}\ntype: {_line_to_type(packages)}")
-    return options
-
-
-def _unprivileged() -> list[str]:
-    # As root apt would change to a user that cannot write into our cache.
-    return ["-oAPT::Sandbox::User=root"] if os.geteuid() == 0 else []
-
-
-def _known(packages: Sequence[str], options: Sequence[str]) -> bool:
-    run = _apt("apt-cache", ["show", "--no-all-versions", *packages], options, Path("/"))
-    return run.returncode == 0 and run.stdout.count("\nFilename:") >= len(packages)
-
-
-def _libraries(packages: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Library packages that `packages` need, without the C library: a second one must not meet the
-    host's loader.
-    """
-    flags = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"]
-    arguments = ["depends", "--recurse", *(f"--no-{flag}" for flag in flags), *packages]
-    run = _apt("apt-cache", arguments, options, Path("/"))
-    names = re.findall(r"^(lib[a-z0-9.+-]+)(?::\w+)?$", run.stdout, re.MULTILINE)
-    return sorted(set(names) - {"libc6", "libc-bin", "libgcc-s1", "libcrypt1"})
-
-
-def _apt(
-    program: str, arguments: Sequence[str], options: Sequence[str], folder: Path
-) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    return subprocess.run(
-        [program, *options, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def _write_wrappers(missing: Sequence[tuple[str, str, str]], partial: Path, final: Path) -> None:
@@ -188,14 +127,7 @@ def _write_wrappers(missing: Sequence[tuple[str, str, str]], partial: Path, fina
         wrapper.chmod(0o755)
 
 
-def _release() -> str:
-    try:
-        text = Path("/etc/os-release").read_text()
-    except OSError:
-        return "unknown"
-    values = dict(re.findall(r'^(ID|VERSION_ID)="?([\w.-]+)"?$', text, re.MULTILINE))
-    return f"{values.get('ID', 'unknown')}-{values.get('VERSION_ID', '')}".rstrip("-")
-
-
 def _line_to_type(packages: Sequence[str]) -> str:
+    if shutil.which("apt-get") is None:
+        return "dnf install runc iptables-nft iproute util-linux   (or what your package manager calls them)"
     return f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from e2e import images, paths, versions
+from e2e import paths, versions
 from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.errors import ClusterError
+from e2e.images import archives
 from e2e.options import Options
 
 INSTALL = "go install sigs.k8s.io/kind@v0.33.0"
@@ -233,7 +234,7 @@ def up(options: Options) -> Cluster:
         )
         cluster = attach(options.name)
         if options.nodes:
-            cluster.load(images.test_archive())
+            cluster.load(archives.test_archive())
     except BaseException:
         down(options.name)
         raise

@@ -26,7 +26,6 @@ from e2e import (
     cgroups,
     controlplane,
     hostprograms,
-    images,
     namespaces,
     node,
     paths,
@@ -39,6 +38,7 @@ from e2e import (
 from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.controlplane import ControlPlane, Ports
 from e2e.errors import ClusterError
+from e2e.images import archives
 from e2e.locking import exclusive
 from e2e.namespaces import Tools
 from e2e.options import Options
@@ -215,7 +215,7 @@ def up(options: Options) -> Cluster:
         if lacking := probe.missing():
             raise NodesImpossibleError(lacking)
         build.ensure(versions.CONTAINERD, versions.CNI)
-        images.test_archive()
+        archives.test_archive()
         tools = Tools(tuple(hostprograms.search_path()))
     with _alone(options.name):
         _down(folder)
@@ -291,7 +291,7 @@ def _with_nodes(options: Options, folder: Path, binaries: Path, tools: Tools) ->
         backend.wait_containerd(spec.name)
         backend.spawn(f"kubelet-{spec.name}")
     backend.spawn("proxy")
-    backend.load(images.test_archive())
+    backend.load(archives.test_archive())
     wait_usable(cluster, "default")
     for spec in nodes:
         wait_for(f"node {spec.name} ready", functools.partial(_node_ready, cluster, spec.name), 60)

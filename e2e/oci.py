@@ -7,10 +7,10 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -26,20 +26,72 @@ class ImageConfig:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def layer_of_files(files: Mapping[str, Path]) -> bytes:
-    """A layer (uncompressed tar) with these executables: path in the image without leading slash, file
-    on the host.
-    """
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        folders = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
-        for folder in sorted(folders):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(entry)
-        for name in sorted(files):
-            _add(archive, name, files[name].read_bytes(), 0o755)
-    return buffer.getvalue()
+class Layer:
+    """A file system layer in the making. Names are relative to the root; missing parent folders are added."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
+
+    def file(self, name: str, content: bytes, mode: int) -> None:
+        entry = self._entry(name, tarfile.REGTYPE, mode)
+        entry.size = len(content)
+        self._entries[name] = (entry, content)
+
+    def folder(self, name: str, mode: int) -> None:
+        self._entries[name] = (self._entry(name, tarfile.DIRTYPE, mode), b"")
+
+    def symlink(self, name: str, target: str) -> None:
+        entry = self._entry(name, tarfile.SYMTYPE, 0o777)
+        entry.linkname = target
+        self._entries[name] = (entry, b"")
+
+    def tree(self, source: Path, target: str) -> None:
+        """Copy a folder of the host, compiled Python excepted."""
+        for path in sorted(source.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+                self.file(f"{target}/{path.relative_to(source)}", path.read_bytes(), mode)
+
+    def merge(self, archive: IO[bytes], place: Callable[[str], str | None]) -> None:
+        """Add the members of a tar stream under the names that `place` gives them; None leaves a member
+        out.
+        """
+        with tarfile.open(fileobj=archive, mode="r|") as members:
+            for member in members:
+                name = place(member.name.removeprefix("./").rstrip("/"))
+                if not name or name == "." or (member.isdir() and name in self._entries):
+                    continue
+                entry = self._entry(name, member.type, member.mode & 0o7777)
+                entry.uid, entry.gid = member.uid, member.gid
+                entry.linkname = member.linkname
+                if member.islnk():
+                    entry.linkname = place(member.linkname.removeprefix("./")) or ""
+                content = b""
+                if member.isreg() and (file := members.extractfile(member)) is not None:
+                    content = file.read()
+                    entry.size = len(content)
+                self._entries[name] = (entry, content)
+
+    def content(self) -> bytes:
+        """The layer as an uncompressed tar. Hard links come after everything else, so that their
+        targets are there.
+        """
+        for name in list(self._entries):
+            for parent in Path(name).parents:
+                if str(parent) != "." and str(parent) not in self._entries:
+                    self.folder(str(parent), 0o755)
+        ordered = sorted(self._entries.items(), key=lambda item: (item[1][0].islnk(), item[0]))
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+            for _, (entry, content) in ordered:
+                archive.addfile(entry, io.BytesIO(content) if entry.isreg() else None)
+        return buffer.getvalue()
+
+    @staticmethod
+    def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.mode = kind, mode
+        return entry
 
 
 def write_archive(target: Path, names: Sequence[str], layers: Sequence[bytes], config: ImageConfig) -> None:

@@ -1,29 +1,11 @@
-"""The images that clusters run, made without a Docker daemon.
+"""The images that clusters run: named here, described by the Dockerfiles beside this file, and also
+made without Docker.
 
-`test` is ours alone: one static program that pods of the tests run and that also serves as their pause
-container. Nothing is tagged `latest`, whose default pull policy would ask a registry that does not
-exist.
+Nothing is tagged `latest`, whose default pull policy would ask a registry that does not exist.
+`localhost` is no host to pull from either: an image that was not loaded is an error at once, not a
+time-out.
 """
 
-from pathlib import Path
-
-from e2e import build, versions
-from e2e.oci import ImageConfig, layer_of_files, write_archive
-
 TEST = "localhost/sharing-affinity/test:1"
-
-
-def test_program() -> Path:
-    """The test image's program, for running it outside of a container."""
-    (folder,) = build.ensure(versions.TEST_PROGRAM)
-    return folder / "test"
-
-
-def test_archive() -> Path:
-    """The OCI archive of the test image, built into the cache when it is not there."""
-    (folder,) = build.ensure(versions.TEST_PROGRAM)
-    archive = folder / "test.tar"
-    if not archive.exists():
-        config = ImageConfig(versions.go_architecture(), ["/test"], ["pause"])
-        write_archive(archive, [TEST], [layer_of_files({"test": folder / "test"})], config)
-    return archive
+OPERATOR = "localhost/sharing-affinity/operator:0.1.0"
+DRIVER = "localhost/sharing-affinity/driver:0.1.0"

@@ -6,6 +6,7 @@ import pytest
 
 from e2e import images
 from e2e.cluster import Cluster, wait_for
+from e2e.images import archives
 
 pytestmark = pytest.mark.e2e
 
@@ -41,7 +42,7 @@ def test_pod_runs_and_answers_exec_and_logs(two_nodes: Cluster, namespace: str, 
 def test_service_address_reaches_the_api_server_from_pods_and_nodes(
     two_nodes: Cluster, namespace: str
 ) -> None:
-    program = images.test_program()
+    program = archives.test_program()
     for node in NODES:
         start_pod(two_nodes, namespace, f"p-{node}", node)
 

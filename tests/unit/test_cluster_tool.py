@@ -4,6 +4,7 @@ names.
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -16,13 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from e2e import backends, build, controlplane, namespaces, node, oci, paths, pki, processes, versions
+from e2e import backends, build, controlplane, images, namespaces, node, oci, paths, pki, processes, versions
 from e2e.controlplane import ControlPlane, Ports
 from e2e.errors import ClusterError
+from e2e.images import archives
 from e2e.local import free_ports
 from e2e.locking import exclusive
 
 TOOL = Path(build.__file__).parent
+ROOT = TOOL.parent
 
 
 # -- places ---------------------------------------------------------------------------------------------
@@ -154,9 +157,9 @@ def test_keys_are_for_their_owner_only(tmp_path: Path) -> None:
 
 
 def test_archives_repeat_byte_for_byte_and_are_complete(tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    program.write_bytes(b"binary")
-    layer = oci.layer_of_files({"usr/bin/program": program})
+    made = oci.Layer()
+    made.file("usr/bin/program", b"binary", 0o755)
+    layer = made.content()
     config = oci.ImageConfig("amd64", ["/usr/bin/program"])
     archives = [tmp_path / name for name in ("a.tar", "b.tar")]
     for archive in archives:
@@ -285,3 +288,42 @@ def test_link_names_fit_and_differ() -> None:
 def test_unknown_backend_names_the_known() -> None:
     with pytest.raises(ClusterError, match="local, kind, current"):
         backends.attach("docker", "x")
+
+
+@pytest.mark.parametrize("name", ["operator", "driver"])
+def test_image_locks_are_parts_of_the_project_lock(name: str) -> None:
+    """`make lock` writes all three; entries are compared with their hashes."""
+    project = _lock_entries(ROOT / "requirements.lock")
+    image = _lock_entries(TOOL / "images" / f"{name}.lock")
+    assert image
+    assert {entry: project.get(entry) for entry in image} == image
+
+
+def _lock_entries(path: Path) -> dict[str, str]:
+    entries = path.read_text().replace("\\\n", "").splitlines()
+    return {entry.split()[0]: " ".join(entry.split()) for entry in entries}
+
+
+@pytest.mark.parametrize("name", ["operator", "driver"])
+def test_dockerfiles_and_archives_have_the_same_parts(name: str) -> None:
+    application = {"operator": archives.OPERATOR, "driver": archives.DRIVER}[name]
+    text = (TOOL / "images" / f"Dockerfile.{name}").read_text()
+    for source, target in application.sources:
+        assert f"COPY {source} /app/{target}\n" in text
+    assert f"e2e/images/{application.lock.name}" in text
+    assert f'ENTRYPOINT ["/usr/local/bin/{application.command}"]' in text
+    assert (f"USER {application.user}" in text) == bool(application.user)
+
+
+def test_manifests_use_the_images_that_are_made() -> None:
+    found = set()
+    for path in (ROOT / "manifests").rglob("*.yaml"):
+        found |= set(re.findall(r"image: (\S+)", path.read_text()))
+    assert {image for image in found if "sharing-affinity" in image} == {images.OPERATOR, images.DRIVER}
+
+
+def test_merged_packages_follow_the_usr_merge() -> None:
+    assert archives._place("lib/x86_64-linux-gnu/libc.so.6") == "usr/lib/x86_64-linux-gnu/libc.so.6"
+    assert archives._place("lib") is None
+    assert archives._place("usr/share/doc/x") is None
+    assert archives._place("usr/bin/python3") == "usr/bin/python3"
