@@ -1,10 +1,10 @@
 """Expressions and objects for comparing CEL engines: seeded, weighted to what authors of extractors write.
 
-Three sources. *Extractors* are the idioms of drivers' slices (guards on kind and version, optional
-fields, string clean-up, picking from lists). *Grammar* builds expressions of a wanted type from all of
-the environment's functions, now and then with a wrong type. *Mutations* take either and spoil a token.
-Objects are configurations such as those extractors read, with fields missing, of wrong types, or odd in
-value.
+*Extractors* are the idioms of drivers' slices (guards on kind and version, optional fields, string
+clean-up, picking from lists). *Grammar* builds expressions of a wanted type from all of the environment's
+functions, now and then with a wrong type. *Paths* select and index oddly, *heavy* ones run into the cost
+limit. *Mutations* take an extractor or a grammar's expression and spoil tokens. Objects are
+configurations such as those extractors read, with fields missing, of wrong types, or odd in value.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ for _path, _kind in PATHS:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`source` is extractor, grammar or mutation; `features` names what stands in it."""
+    """`source` is extractor, grammar, selector, paths, heavy or mutation."""
 
     text: str
     source: str
@@ -176,6 +176,7 @@ class Generator:
             "mixed": [1, 2.0, "x", None, True, [1], {"a": 1}],
             "ports": [{"port": 80, "name": "http"}, {"port": 443, "name": "https"}][: r.choice([0, 1, 2])],
             "empty": {},
+            "long": list(range(r.choice([3, 40, 120, 250]))),
         }
         for _ in range(r.choice([0, 0, 1, 1, 2, 4])):
             self._spoil(value)
@@ -235,16 +236,23 @@ class Generator:
         """One expression of the corpus."""
         r = self.random
         roll = r.random()
-        if roll < 0.27:
+        if roll < 0.25:
             return Expression(self._extractor(), "extractor")
-        if roll < 0.46:
+        if roll < 0.42:
             self._sloppy = 0.0 if r.random() < 0.5 else 0.06
             wanted = r.choice(
                 [_S, _S, _S, _B, _B, _I, types.list_of(_S), _D, _DUR, _TS, QUANTITY_TYPE, types.dyn]
             )
             return Expression(self._of(wanted, r.choice([1, 2, 2, 3, 3, 4])), "grammar")
-        if roll < 0.53:
+        if roll < 0.48:
             return Expression(self._selector(), "selector", env="device")
+        if roll < 0.486:
+            return Expression(self._heavy(), "heavy")
+        if roll < 0.52:
+            wrapped = r.choice(
+                ["{}", "{}", "string({})", "size({})", "{}.hasValue()", "{}.orValue(1)", "{} == {}"]
+            )
+            return Expression(wrapped.replace("{}", self._odd_path()), "paths")
         self._sloppy = 0.0
         base = self._extractor() if r.random() < 0.7 else self._of(r.choice([_S, _B, _I]), 3)
         for _ in range(r.choice([1, 1, 2])):
@@ -258,10 +266,73 @@ class Generator:
     def _path(self, kind: str) -> str:
         path = self.random.choice(_BY_KIND[kind])
         roll = self.random.random()
-        if roll < 0.05:
+        if roll < 0.03:
+            return self._odd_path()
+        if roll < 0.07:
             head, _, last = path.rpartition(".")
             return f'object{"." + head if head else ""}["{last}"]'
         return f"object.{path}"
+
+    def _odd_path(self) -> str:
+        """Selections and indexes that authors write rarely, and wrong ones."""
+        r = self.random
+        path = "object"
+        if self._scope and r.random() < 0.3:
+            path = r.choice(self._scope)[0]
+        for _ in range(r.choice([1, 1, 2, 2, 3])):
+            name = r.choice(
+                [*_BY_KIND["string"], "tags", "network", "rdma", "mixed", "missing", "nothing", "ports"]
+            )
+            name = name.rpartition(".")[2]
+            indexes = [
+                "0",
+                "1",
+                "-1",
+                "5",
+                "1u",
+                "0.0",
+                "1.5",
+                "true",
+                "null",
+                '"role"',
+                '"missing"',
+                "object.n",
+                "[1]",
+            ]
+            path += r.choice(
+                [
+                    f".{name}",
+                    f".{name}",
+                    f".?{name}",
+                    f'["{name}"]',
+                    f'[?"{name}"]',
+                    f"[{r.choice(indexes)}]",
+                    f"[?{r.choice(indexes)}]",
+                    f".`{name}`",
+                    f"[{self._path('string')}]",
+                ]
+            )
+        return path
+
+    def _heavy(self) -> str:
+        """Loops in loops over long lists, around the cost limit."""
+        r = self.random
+        lists = ["object.long", "object.long.map(l, l)", "(object.long + object.long)", "lists.range(200)"]
+        inner = r.choice(
+            [
+                "x == y",
+                "x != y",
+                "string(x) != string(y)",
+                "object.long.exists(z, z == x + y)",
+                "object.long.all(z, z != -1)",
+                "object.long.map(z, z * x).size() > y",
+                '(string(x) + "-").startsWith(string(y))',
+                "[x, y].sort()[0] == x || object.long.distinct().size() > 0",
+            ]
+        )
+        macros = ["all", "exists", "exists_one", "filter", "map"]
+        outer, middle = r.choice(macros), r.choice(["all", "exists", "exists_one"])
+        return f"{r.choice(lists)}.{outer}(x, {r.choice(lists)}.{middle}(y, {inner}))"
 
     def _text_field(self) -> str:
         return self._path("string") if self.random.random() < 0.95 else self._path("missing")
@@ -428,7 +499,7 @@ class Generator:
         if wanted == _B:
             return self._path("bool") if r.random() < 0.5 else r.choice(["true", "false"])
         if wanted == _Y:
-            return r.choice(["b''", "b'abc'", "b'\\xff'", "bytes(object.kind)"])
+            return r.choice(["b''", "b'abc'", "b'\\xff'", "bytes(object.kind)", "(b'a' + b'b')"])
         if wanted == _DUR:
             return f"duration({quoted(r.choice(['1h', '1h30m', '-5s', '0', '1ns', '2562047h']))})"
         if wanted == _TS:
@@ -621,7 +692,7 @@ class Generator:
         roll = r.random()
         if roll < 0.22:
             del tokens[at]
-        elif roll < 0.27:
+        elif roll < 0.25:
             tokens.insert(at, tokens[at])
         elif roll < 0.44:
             other = r.randrange(len(tokens))
