@@ -197,6 +197,7 @@ def _code_layer(application: Application) -> bytes:
     layer = Layer()
     for source, target in application.sources:
         layer.tree(ROOT / source, f"{APPLICATION}/{target}")
+    layer.symlink("usr/local/bin/python3", "/usr/bin/python3")  # where the Dockerfiles' base has it
     script = HERE / application.command
     layer.file(f"usr/local/bin/{application.command}", script.read_bytes(), 0o755)
     return layer.content()
