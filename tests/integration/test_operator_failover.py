@@ -1,0 +1,470 @@
+"""Restart, takeover, gates and blindness: the operator process is killed, cut off and started anew on
+purpose."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.faults import FaultProxy, Rule
+from harness.operator import (
+    ACCOUNT,
+    MERGE,
+    RECORD,
+    SUBNET,
+    SYSTEM,
+    Process,
+    Site,
+    eventually,
+    install,
+    running,
+)
+
+from e2e.cluster import Cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+FAST = (
+    "--fence-settle",
+    "0.2",
+    "--grace",
+    "2",
+    "--cool-down",
+    "2",
+    "--exclusion",
+    "1",
+    "--audit-interval",
+    "3",
+)
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/sharing-affinity-operator"
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(control_plane: Cluster) -> Path:
+    return install(control_plane)
+
+
+@pytest.fixture
+def site(control_plane: Cluster, namespace: str) -> Iterator[Site]:
+    made = Site(control_plane, namespace)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxy(control_plane: Cluster) -> Iterator[FaultProxy]:
+    with FaultProxy(control_plane.kubeconfig) as running_proxy:
+        yield running_proxy
+
+
+def bound(site: Site, *pods: str, seconds: float = 15) -> None:
+    eventually(f"{', '.join(pods)} to be bound", lambda: all(site.node_of(pod) for pod in pods), seconds)
+
+
+def locks(kubeconfig: Path, site: Site) -> dict[str, tuple[str, Any, list[str]]]:
+    """The table as ``sharing-affinity locks`` derives it from the claims alone."""
+    out = subprocess.run(
+        [sys.executable, "-m", "sharing_affinity", "locks", "-o", "json", "--kubeconfig", str(kubeconfig)],
+        check=True, capture_output=True, text=True, timeout=30,
+    ).stdout  # fmt: skip
+    return {
+        f"{pool['pool']}/{device['device']}": (
+            device["state"],
+            device["lock"],
+            sorted(holder["claim"] for holder in device["holders"]),
+        )
+        for pool in json.loads(out)["pools"]
+        if pool["driver"] == site.driver
+        for device in pool["devices"]
+    }
+
+
+def shown(site: Site) -> dict[str, tuple[str, Any, list[str]]]:
+    """The same from the operator's own view."""
+    return {
+        name: (row["state"], row.get("lock"), sorted(holder["name"] for holder in row.get("holders", [])))
+        for name, row in site.table().items()
+    }
+
+
+def test_a_restart_has_the_same_locks_before_its_first_decision(kubeconfig: Path, site: Site) -> None:
+    node = site.node("n1")
+    with running(kubeconfig, *FAST) as first:
+        site.publish(node)
+        for name, subnet in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+            site.run(name, subnet)
+        bound(site, "a1", "a2", "b1")
+        before = eventually("the view", lambda: (s := shown(site)) and len(s) == 2 and s)
+        first.kill()
+    site.run("late", "b")
+    with running(kubeconfig, *FAST) as second:
+        bound(site, "late")
+        device = site.allocation("late")
+        after = eventually("the view", lambda: (s := shown(site)) != before and s)
+
+    assert before == {
+        f"{node}/eth1": ("Locked", {"subnet": "a"}, ["a1", "a2"]),
+        f"{node}/eth2": ("Locked", {"subnet": "b"}, ["b1"]),
+    }
+    assert device == (node, "eth2")
+    assert after[f"{node}/eth1"] == before[f"{node}/eth1"]
+    assert locks(kubeconfig, site) == after
+    assert second.metric("audit_differences_total") == 0
+
+
+def test_a_standby_takes_over_when_the_leader_is_killed(kubeconfig: Path, site: Site) -> None:
+    node = site.node("n1")
+    site.publish(node)
+    with running(kubeconfig, *FAST) as first, running(kubeconfig, *FAST, wait=False) as second:
+        eventually("the standby to be ready", lambda: second.get("/readyz")[0] == 200)
+        site.run("a1", "a")
+        bound(site, "a1")
+        assert second.metric("leader") == 0
+        assert not second.said('"event": "allocating"')
+        first.kill()
+        killed = time.monotonic()
+        site.run("a2", "a")
+        site.run("b1", "b")
+        bound(site, "a2", "b1")
+        took = time.monotonic() - killed
+        eventually("the view", lambda: shown(site) == locks(kubeconfig, site))
+
+    assert site.allocation("a2") == site.allocation("a1") == (node, "eth1")
+    assert site.allocation("b1") == (node, "eth2")
+    assert took < 2 + 5, f"takeover took {took:.1f} s"
+
+
+def test_a_graceful_stop_hands_over_at_once(kubeconfig: Path, control_plane: Cluster, site: Site) -> None:
+    site.publish(site.node("n1"))
+    with running(kubeconfig, *FAST) as first, running(kubeconfig, *FAST, wait=False) as second:
+        eventually("the standby to be ready", lambda: second.get("/readyz")[0] == 200)
+        assert first.stop() == 0
+        stopped = time.monotonic()
+        eventually("the standby to lead", second.allocating, 5)
+        took = time.monotonic() - stopped
+        site.run("a", "a")
+        bound(site, "a")
+
+    assert took < 1.8, f"a released lease was taken after {took:.1f} s"
+    assert control_plane.request("GET", LEASE)["spec"].get("holderIdentity", "") == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "lands"),
+    [
+        (Rule("PATCH", "/resourceclaims/", hang=60, times=1), False),
+        (Rule("PATCH", "/resourceclaims/", delay_answer=60, times=1), False),
+        (Rule("PUT", "/resourceclaims/.*/status", delay=4.0, times=1), False),
+        (Rule("PUT", "/resourceclaims/.*/status", delay_answer=60, times=1), True),
+    ],
+    ids=["before-metadata", "after-metadata", "status-arrives-late", "after-status"],
+)
+def test_a_leader_killed_in_the_middle_of_a_write(
+    kubeconfig: Path, proxy: FaultProxy, site: Site, tmp_path: Path, rule: Rule, lands: bool
+) -> None:
+    """Whatever became of the write, the successor finds out and no device is given twice."""
+    node = site.node("n1")
+    site.publish(node, ["eth1"], slots=1)
+    through = proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig")
+    with running(through, *FAST) as first:
+        proxy.add(rule)
+        site.run("a", "a")
+        eventually("the write", lambda: rule.hits == 1)
+        time.sleep(0.2)
+        first.kill()
+    site.run("b", "b")
+    with running(kubeconfig, *FAST):
+        bound(site, "a")
+        eventually("the other's reason", lambda: site.events("b", "FailedAffinityAllocation"))
+        time.sleep(3 if rule.delay else 0.5)
+
+        assert site.allocation("a") == (node, "eth1")
+        assert site.allocation("b") is None
+        if rule.delay:
+            late = [what for _, method, _, what in proxy.log if method == "PUT"]
+            assert "200" not in late[-1:], "the dead leader's write landed"
+        site.delete_pod("a")
+        bound(site, "b")
+
+
+def test_a_leader_that_is_cut_off_stops_and_another_goes_on(
+    kubeconfig: Path, proxy: FaultProxy, site: Site, tmp_path: Path
+) -> None:
+    node = site.node("n1")
+    site.publish(node, ["eth1"])
+    through = proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig")
+    with running(through, *FAST) as first, running(kubeconfig, *FAST, wait=False) as second:
+        site.run("a", "a")
+        bound(site, "a")
+        proxy.add(Rule(hang=60))
+        proxy.drop_all()
+        eventually("the first to stop leading", lambda: first.metric("leader") == 0)
+        site.run("a2", "a")
+        bound(site, "a2")
+        assert second.metric("leader") == 1
+        proxy.clear()
+        proxy.drop_all()
+        eventually("the first to follow", lambda: first.get("/readyz")[0] == 200, 30)
+        assert first.metric("leader") == 0
+        assert first.process.poll() is None
+
+
+def test_nothing_is_allocated_while_slices_are_unseen(
+    kubeconfig: Path, proxy: FaultProxy, site: Site, tmp_path: Path
+) -> None:
+    """Reference case F-01: only the feed of slices goes blind."""
+    site.publish(site.node("n1"))
+    through = proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig")
+    with running(through, *FAST, "--watch-silence", "2", "--stale-after", "3") as operator:
+        eventually("readiness", lambda: operator.get("/readyz")[0] == 200)
+        proxy.add(Rule(path="/resourceslices", watch=True, hang=60))
+        proxy.add(Rule(path="/resourceslices", hang=60))
+        proxy.drop_all()
+        status, text = eventually("unreadiness", lambda: (r := operator.get("/readyz")) and r[0] == 503 and r)
+        site.run("a", "a")
+        time.sleep(2)
+
+        assert status == 503
+        assert "ResourceSlice" in text
+        assert site.allocation("a") is None
+        assert operator.get("/healthz")[0] == 200
+        proxy.clear()
+        proxy.drop_all()
+        bound(site, "a", seconds=30)
+
+
+def test_a_claim_feed_that_falls_silent_recovers(
+    kubeconfig: Path, proxy: FaultProxy, site: Site, tmp_path: Path
+) -> None:
+    site.publish(site.node("n1"))
+    through = proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig")
+    proxy.add(Rule(path="/resourceclaims", watch=True, silent=0, times=1))
+    with running(through, *FAST, "--watch-silence", "2", "--stale-after", "5"):
+        site.run("a", "a")
+        bound(site, "a")
+
+
+def test_with_the_gate_off_affinity_pools_are_withheld_and_others_work(kubeconfig: Path, site: Site) -> None:
+    node = site.node("n1")
+    with running(kubeconfig, *FAST, "--feature-gates", "DRASharingAffinity=false"):
+        site.publish(node)
+        eventually("the condition", lambda: site.condition(node).get("Joined", ("", ""))[0] == "False")
+        site.run("fenced", "a")
+        other = site.node("n2")
+        site.publish(other, ["eth9"], extractors=None, fenced=False)
+        site.run("plain", "a", nodeSelector={"kubernetes.io/hostname": other})
+        bound(site, "plain")
+        eventually("an Event", lambda: site.events("fenced"))
+
+        assert site.allocation("fenced") is None
+        assert site.allocation("plain") == (other, "eth9")
+
+
+def test_turning_the_gate_on_judges_what_is_in_use_first(kubeconfig: Path, site: Site) -> None:
+    node = site.node("n1")
+    with running(kubeconfig, *FAST):
+        site.publish(node)
+        site.run("a", "a")
+        bound(site, "a")
+    with running(kubeconfig, *FAST, "--feature-gates", "DRASharingAffinity=false"):
+        site.run("a2", "a")
+        eventually("an Event", lambda: site.events("a2"))
+        assert site.allocation("a") == (node, "eth1")
+        assert site.allocation("a2") is None
+    with running(kubeconfig, *FAST):
+        site.run("b", "b")
+        bound(site, "a2", "b")
+
+    assert site.allocation("a2") == (node, "eth1")
+    assert site.allocation("b") == (node, "eth2")
+
+
+def test_without_scoring_the_order_is_upstreams(kubeconfig: Path, site: Site) -> None:
+    node = site.node("n1")
+    with running(kubeconfig, *FAST, "--feature-gates", "DRASharingAffinityScoring=false"):
+        site.publish(node)
+        site.run("a", "a")
+        bound(site, "a")
+        site.run("b", "b")
+        bound(site, "b")
+        site.delete_pod("a")
+        eventually("eth1 to be clean", lambda: site.allocation("a") is None)
+        site.run("b2", "b")
+        bound(site, "b2")
+
+    assert site.allocation("b2") == (node, "eth1")
+
+
+def test_extractors_that_changed_judge_alike_after_a_restart(kubeconfig: Path, site: Site) -> None:
+    node = site.node("n1")
+    vlan = {"name": "subnet", "expression": 'has(object.vlan) ? "vlan-" + object.vlan : ""'}
+    config = {"kind": "NICConfig", "subnet": "a", "vlan": "1"}
+    with running(kubeconfig, *FAST):
+        site.publish(node, ["eth1"])
+        site.claim("a", config=config)
+        site.pod("a")
+        bound(site, "a")
+        site.publish(node, ["eth1"], extractors=[vlan])
+        eventually("the state", lambda: site.table()[f"{node}/eth1"]["state"] == "Unreconstructable")
+    with running(kubeconfig, *FAST):
+        site.claim("b", config=config)
+        site.pod("b")
+        eventually("the reason", lambda: site.events("b", "FailedAffinityAllocation"))
+
+        assert locks(kubeconfig, site)[f"{node}/eth1"][0] == "Unreconstructable"
+        assert not site.node_of("b")
+        site.delete_pod("a")
+        bound(site, "b")
+
+
+def test_two_holders_of_different_values_found_at_a_restart(kubeconfig: Path, site: Site) -> None:
+    """Somebody allocated behind the operator's back while it was down."""
+    node = site.node("n1")
+    site.publish(node, ["eth1"], extractors=None, fenced=False)
+    site.run("a", "a")
+    site.run("b", "b")
+    bound(site, "a", "b")
+    site.publish(node, ["eth1"], extractors=[SUBNET])
+    with running(kubeconfig, *FAST):
+        eventually(
+            "the state", lambda: site.table().get(f"{node}/eth1", {}).get("state") == "Unreconstructable"
+        )
+        site.run("late", "a")
+        eventually("the reason", lambda: site.events("late", "FailedAffinityAllocation"))
+        assert not site.node_of("late")
+        site.delete_pod("a")
+        site.delete_pod("b")
+        bound(site, "late")
+
+
+def test_a_record_left_on_an_unallocated_claim_is_taken_off_before_the_first_decision(
+    kubeconfig: Path, control_plane: Cluster, site: Site
+) -> None:
+    """What a predecessor killed between its two writes leaves: a record and a finalizer, but no
+    allocation."""
+    node = site.node("n1")
+    site.publish(node)
+    site.claim("orphan", "a")
+    parameters = f"/api/v1/namespaces/{SYSTEM}/configmaps/sharing-affinity-policy"
+    policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/sharing-affinity-record-claims"
+    binding = control_plane.request("GET", policy)
+    control_plane.request("DELETE", policy)
+    change = {
+        "metadata": {
+            "annotations": {RECORD: json.dumps({"attempt": "x", "allocationTimestamp": "", "results": []})},
+            "finalizers": ["resource.kubernetes.io/delete-protection"],
+        }
+    }
+    try:
+        eventually("the policy to be off", lambda: _try(control_plane, site.path("claim", "orphan"), change))
+    finally:
+        binding["metadata"] = {key: binding["metadata"][key] for key in ("name", "labels")}
+        control_plane.request("POST", policy.rpartition("/")[0], binding)
+    assert control_plane.request("GET", parameters)
+    with running(kubeconfig, *FAST) as operator:
+        meta = site.get_claim("orphan")["metadata"]
+
+        assert RECORD not in meta.get("annotations", {})
+        assert meta.get("finalizers", []) == []
+        assert any('"refuted": 1' in line for line in operator.lines)
+
+
+def _try(cluster: Cluster, path: str, change: dict[str, Any]) -> bool:
+    from e2e.errors import ApiError
+
+    try:
+        cluster.request("PATCH", path, change, content_type=MERGE)
+    except ApiError:
+        return False
+    return True
+
+
+def test_a_hostile_extractor_holds_up_nobody_else(kubeconfig: Path, site: Site) -> None:
+    """Near the cost limit, over a hundred configs: other pools allocate, probes answer, the lease is kept."""
+    node, other = site.node("n1"), site.node("n2")
+    items = [f"{number:04}" for number in range(90)]
+    expression = 'object.list.all(a, object.list.all(b, a != b || a == b)) ? object.list[0] : ""'
+    hostile = {"name": "subnet", "expression": expression}
+    site.publish(node, ["eth1"], extractors=[hostile])
+    site.publish(other, ["eth1"])
+    with running(kubeconfig, *FAST) as operator:
+        lease = site.cluster.request("GET", LEASE)["spec"]["leaseTransitions"]
+        spec = site.claim_spec(None)
+        spec["devices"]["config"] = [
+            {"opaque": {"driver": site.driver, "parameters": {"list": [f"x{number}", *items]}}}
+            for number in range(32)
+        ]
+        for number in range(4):
+            site.add_claim(f"hostile{number}", spec)
+            site.pod(f"hostile{number}", nodeSelector={"kubernetes.io/hostname": node})
+        time.sleep(0.3)
+        started = time.monotonic()
+        site.run("good", "a", nodeSelector={"kubernetes.io/hostname": other})
+        slowest = 0.0
+        while not site.node_of("good"):
+            asked = time.monotonic()
+            assert operator.get("/healthz")[0] == 200
+            slowest = max(slowest, time.monotonic() - asked)
+            assert time.monotonic() - started < 10, "the other pool waited for the hostile one"
+        took = time.monotonic() - started
+
+        assert site.cluster.request("GET", LEASE)["spec"]["leaseTransitions"] == lease
+        assert operator.metric("leader") == 1
+        print(f"good pod after {took:.2f} s, slowest probe {slowest:.3f} s")
+        assert slowest < 0.5
+
+
+def test_a_server_without_the_gates_is_refused_by_name(
+    kubeconfig: Path, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    through = proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig")
+    command = [sys.executable, "-m", "sharing_affinity", "run", "--kubeconfig", str(through), "--http", ""]
+    proxy.add(Rule("POST", "/selfsubjectaccessreviews", answer=(403, "Forbidden")))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ})
+
+    assert done.returncode == 3
+    assert "403" in done.stderr
+
+
+def test_missing_permissions_are_named_before_anything_starts(control_plane: Cluster, namespace: str) -> None:
+    control_plane.request(
+        "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": ACCOUNT}}
+    )
+    poor = control_plane.service_account_kubeconfig(namespace, ACCOUNT)
+    done = subprocess.run(
+        [sys.executable, "-m", "sharing_affinity", "run", "--kubeconfig", str(poor), "--namespace", namespace,
+         "--http", ""],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+    assert done.returncode == 3
+    assert "update resourceclaims/binding" in done.stderr
+    assert "feature gates cannot be checked" in done.stderr
+
+
+def test_sigint_is_a_graceful_stop_too(kubeconfig: Path) -> None:
+    with running(kubeconfig, *FAST) as operator:
+        operator.process.send_signal(signal.SIGINT)
+        assert operator.process.wait(10) == 0
+        assert operator.said("lease released")
+
+
+def test_audits_find_nothing(kubeconfig: Path, site: Site) -> None:
+    site.publish(site.node("n1"))
+    with running(kubeconfig, *FAST, "--audit-interval", "1", "--strict-audit") as operator:
+        for number in range(6):
+            site.run(f"p{number}", "ab"[number % 2])
+        bound(site, *(f"p{number}" for number in range(6)))
+        for number in range(3):
+            site.delete_pod(f"p{number}")
+        eventually("an audit", lambda: operator.metric("audits_total") >= 1, 90)
+        assert operator.metric("audit_differences_total") == 0
+        assert operator.metric("late_wakeups_total") == 0
