@@ -51,6 +51,7 @@ class Rule:
     hang: float = 0.0
     delay: float = 0.0
     delay_answer: float = 0.0
+    held: threading.Event | None = None
     watch: bool | None = None
     cut: int | None = None
     silent: int | None = None
@@ -190,6 +191,8 @@ class FaultProxy:
     async def _act(self, rule: Rule, request: web.Request, body: bytes, watch: bool) -> web.StreamResponse:
         if rule.delay:
             await asyncio.sleep(rule.delay)
+        while rule.held is not None and not rule.held.is_set():
+            await asyncio.sleep(0.02)
         if rule.answer is not None:
             self._note(request, f"answered {rule.answer[0]}")
             return _status(*rule.answer, rule.retry_after)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sharing_affinity.api import BadObject, Claim, parse_claim
 from sharing_affinity.engine.types import Applied, Changes, Notice
-from sharing_affinity.engine.world import World, merged, salvage_claim
+from sharing_affinity.engine.world import World, merged, older, salvage_claim
 
 Holdings = dict[str, tuple[tuple[str, ...], ...]]
 
@@ -24,18 +24,30 @@ def _understood(claims: Iterable[Mapping[str, Any]]) -> dict[str, Claim]:
     return found
 
 
-def audit(world: World, claims: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Lines about claims whose holds in memory are not those of the list. Assumed claims are not compared."""
-    listed = {uid: _results(claim) for uid, claim in _understood(claims).items()}
+def audit(world: World, claims: Iterable[Mapping[str, Any]], version: str = "") -> tuple[str, ...]:
+    """Lines about claims whose holds in memory are not those of the list. Assumed claims are not compared.
+
+    ``version`` is the list's resourceVersion: what memory has seen change after it cannot be judged by it.
+    """
+    understood = _understood(claims)
+    known = {claim.meta.uid: claim for claim in world.claims.values()}
+    listed = {uid: _results(claim) for uid, claim in understood.items()}
     held = {uid: _held(world, uid) for uid in world.ledger.claims()}
     lines = []
     for uid in sorted(set(listed) | set(held)):
-        if uid in world.assumed:
+        if uid in world.assumed or _changed_since(world, known.get(uid), understood.get(uid), version):
             continue
         expected, actual = listed.get(uid, ()), held.get(uid, ())
         if expected != actual:
             lines.append(f"claim {uid}: the list says {list(expected)}, memory says {list(actual)}")
     return tuple(lines)
+
+
+def _changed_since(world: World, known: Claim | None, listed: Claim | None, version: str) -> bool:
+    """Whether memory has seen the claim change, come or go after the list was made."""
+    if known is None:
+        return listed is not None and world.is_dead(listed.meta.uid)
+    return older(listed.meta.resource_version if listed is not None else version, known.meta.resource_version)
 
 
 def _results(claim: Claim) -> tuple[tuple[str, ...], ...]:

@@ -136,12 +136,12 @@ class Engine:
         """Conditions for one SharingAffinitySlice, ``None`` when there is none of that name."""
         return views.slice_status(self._world, name)
 
-    def audit(self, claims: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    def audit(self, claims: Iterable[Mapping[str, Any]], version: str = "") -> tuple[str, ...]:
         """Compare the confirmed layer with a consistent list of claims; one line per difference (H9).
 
-        Call it when the feed has passed the list's resourceVersion. Changes nothing.
+        Call it when the feed has passed the list's resourceVersion, ``version``. Changes nothing.
         """
-        return auditing.audit(self._world, claims)
+        return auditing.audit(self._world, claims, version)
 
     def misplaced(self) -> tuple[Notice, ...]:
         """Bound pods whose claim points to another node (H7), for the audit to report."""

@@ -176,7 +176,7 @@ class World:
             return True
         key = (kind, meta.namespace, meta.name)
         known = self._versions.get(key)
-        if known is not None and _older(meta.resource_version, known[1]):
+        if known is not None and older(meta.resource_version, known[1]):
             return True
         self._versions[key] = (meta.uid, meta.resource_version)
         return False
@@ -242,6 +242,10 @@ class World:
             case "PersistentVolumeClaim":
                 self.volume_claims.pop((namespace, name), None)
         return Changes()
+
+    def is_dead(self, uid: str) -> bool:
+        """Whether the object of this UID was seen to go."""
+        return uid in self._dead
 
     # --- pods that wait -------------------------------------------------------------------------------------
 
@@ -474,7 +478,7 @@ class World:
             touched = self._hold(claim, claim.allocation, claim.record)
         else:
             assumption = self.assumed.get(uid)
-            if assumption is not None and _older(assumption.confirmed_at, claim.meta.resource_version):
+            if assumption is not None and older(assumption.confirmed_at, claim.meta.resource_version):
                 del self.assumed[uid]
                 assumption = None
             touched = frozenset()
@@ -651,7 +655,7 @@ class World:
             return
         self.assumed[uid] = replace(assumption, confirmed=True, confirmed_at=resource_version)
         claim = self.claims.get(assumption.key)
-        if claim is not None and resource_version and _older(resource_version, claim.meta.resource_version):
+        if claim is not None and resource_version and older(resource_version, claim.meta.resource_version):
             # The watch has already gone past our write and shows the claim without it: it was cleared since.
             self.release_assumption(uid)
 
@@ -756,7 +760,7 @@ def salvage_claim(raw: Mapping[str, Any]) -> Claim | None:
         return None
 
 
-def _older(version: str, known: str) -> bool:
+def older(version: str, known: str) -> bool:
     """Whether a resourceVersion is certainly older; versions that are not numbers are never compared."""
     return version.isdigit() and known.isdigit() and int(version) < int(known)
 

@@ -76,9 +76,10 @@ async def once(client: Client, claims: Reflector, controller: Controller) -> tup
         return None
 
     def compare(engine: Engine) -> tuple[str, ...]:
-        return engine.audit(_typed(items))
+        return engine.audit(_typed(items), str(version))
 
     differences: tuple[str, ...] = await controller.ask(compare)
+    controller.tell(await controller.ask(Engine.misplaced))
     if differences:
         await claims.relist()
         await controller.repair()

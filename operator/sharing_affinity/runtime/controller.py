@@ -33,6 +33,7 @@ from sharing_affinity.engine import (
     Changes,
     Engine,
     Gone,
+    Notice,
     NotServed,
     Placed,
     PodKey,
@@ -168,6 +169,15 @@ class Controller:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         await self._inbox.put(_Ask(question, answer))
         return await answer
+
+    def tell(self, notices: Iterable[Notice]) -> None:
+        """Write Events about these; only while this replica leads."""
+        if not self._lead.leading:
+            return
+        for notice in notices:
+            uid = self._uids.get((notice.kind, notice.namespace, notice.name), "")
+            about = About(notice.kind, notice.namespace, notice.name, uid)
+            self._recorder.emit(about, notice.reason, notice.message)
 
     async def repair(self) -> None:
         """Derive the claim state anew from what was observed, and decide again about everything."""
@@ -637,10 +647,7 @@ class Controller:
                 task = asyncio.ensure_future(self._give_back(release))
                 self._releasing[release.uid] = task
                 task.add_done_callback(_report)
-        for notice in self._engine.notices():
-            uid = self._uids.get((notice.kind, notice.namespace, notice.name), "")
-            about = About(notice.kind, notice.namespace, notice.name, uid)
-            self._recorder.emit(about, notice.reason, notice.message)
+        self.tell(self._engine.notices())
 
     async def _give_back(self, release: Any) -> None:
         try:
