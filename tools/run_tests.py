@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".cache" / "results"
@@ -73,6 +74,14 @@ class Outcome:
     slowest: list[tuple[float, str]] = field(default_factory=list)
     tests: dict[str, str] = field(default_factory=dict)
     note: str = ""
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP: unlike a terminal's Ctrl-C it did not reach the children."""
+
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 def strict() -> bool:
@@ -198,6 +207,9 @@ def run(stage: Stage, arguments: Sequence[str]) -> Outcome:
         code = stop(process)
     except KeyboardInterrupt:
         stop(process, signalled=True)
+        raise
+    except Terminated:
+        stop(process)
         raise
     outcome.seconds = time.monotonic() - started
     count(outcome, results)
@@ -341,6 +353,8 @@ def main() -> int:
     options = parser.parse_args()
     stages = pick(options.stages)
     whole = stages == list(STAGES) and not options.arguments
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, terminate)
     outcomes: list[Outcome] = []
     left_out: list[str] = []
     build = Build() if any(stage.cluster for stage in stages) else None
@@ -358,7 +372,7 @@ def main() -> int:
                     left_out.append(f"{stage.name}: {binaries}")
                     continue
             outcomes.append(run(stage, options.arguments))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         say("\ninterrupted")
         return 130
     finally:
