@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sharing_affinity.allocator import Selectors
 from sharing_affinity.api import parse_allocation
 from sharing_affinity.engine import auditing, releasing, views
 from sharing_affinity.engine.deciding import Decider
@@ -32,9 +33,16 @@ class Engine:
     question is answered on both together, except where it says otherwise.
     """
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        options: Options | None = None,
+        extractions: Extractions | None = None,
+        selectors: Selectors | None = None,
+    ) -> None:
+        """``extractions`` and ``selectors`` may be another engine's: they only remember what content
+        yields."""
         self.options = options or Options()
-        self._world = World(self.options)
+        self._world = World(self.options, extractions, selectors)
         self._decider = Decider(self._world)
         self._settled = Changes()
 
@@ -120,7 +128,7 @@ class Engine:
 
     def releases(self, now: float) -> tuple[Release, ...]:
         """Own allocations to free (H8). Pure; call it after events that matter and now and then."""
-        return releasing.releases(self._world, now)
+        return releasing.releases(self._world, now, self._decider.completable)
 
     def notices(self) -> tuple[Notice, ...]:
         """What people should hear of, since the last call."""

@@ -34,7 +34,15 @@ from sharing_affinity.engine.types import (
 )
 from sharing_affinity.engine.world import World
 from sharing_affinity.extraction import ClaimError, Extraction, SliceError, Unsatisfied, in_scope_configs
-from sharing_affinity.nodes import Demand, Fit, resource_fit, static_reason, volume_reason
+from sharing_affinity.nodes import (
+    Demand,
+    Fit,
+    needs_topology,
+    resource_fit,
+    static_reason,
+    topology_reason,
+    volume_reason,
+)
 from sharing_affinity.pools import Pool
 
 MAX_STEPS: Final = 20_000
@@ -72,6 +80,13 @@ class Decider:
         except _Pending:
             return Unplaced(Reason.EXTRACTION_PENDING, "its sharing-affinity keys are still being extracted")
         return problem or self._place(case, now, new_uuid)
+
+    def completable(self, key: PodKey, now: float) -> bool:
+        """Whether the rest of a pod's claims can be placed; only a certain no is a no."""
+        decision = self.decide(key, now, lambda: "")
+        return not (
+            isinstance(decision, Unplaced) and decision.reason is Reason.NO_NODE and decision.retry_at is None
+        )
 
     # --- is it ours -----------------------------------------------------------------------------------------
 
@@ -283,7 +298,7 @@ class Decider:
             return "node(s) where the scheduler took the claim's allocation back", exclusion.until
         return "", None
 
-    def _candidates(self, case: Case) -> list[Node]:
+    def _candidates(self, case: Case, now: float) -> list[Node]:
         """Nodes with devices for every request, in the order they are tried."""
         world = self._world
         names: set[str] | None = None
@@ -308,8 +323,8 @@ class Decider:
         excluded = world.exclusions.get((case.pod.key, case.pod.meta.uid), {})
         domains = {
             (key, world.nodes[name].labels.get(key))
-            for name in excluded
-            if name in world.nodes
+            for name, exclusion in excluded.items()
+            if name in world.nodes and now < exclusion.until
             for key in _BACKOFF_TOPOLOGY
             if world.nodes[name].labels.get(key)
         }
@@ -359,8 +374,13 @@ class Decider:
     def _fitting(
         self, case: Case, demand: Demand, now: float, verdicts: list[NodeVerdict], retry: list[float]
     ) -> Iterator[tuple[Node, Fit]]:
-        for node in self._candidates(case):
+        topology = needs_topology(case.pod) or self._world.usage.repelling > 0
+        nodes = self._world.nodes
+        placed = [(p, nodes[n]) for p, n in self._world.usage.placed() if n in nodes] if topology else []
+        for node in self._candidates(case, now):
             reason = self._constraint(case, node)
+            if not reason and topology:
+                reason = topology_reason(case.pod, node, placed, nodes.values())
             if not reason:
                 reason, until = self._time_constraint(case, node, now)
                 if until is not None:

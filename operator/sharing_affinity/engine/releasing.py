@@ -7,6 +7,8 @@ gone or drained, or its pod has waited past the grace time while another pod wai
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sharing_affinity.api import Allocation, Claim, Pod
 from sharing_affinity.api import record as records
 from sharing_affinity.api.reader import parse_time
@@ -24,12 +26,17 @@ def is_own(claim: Claim) -> bool:
     )
 
 
-def releases(world: World, now: float) -> tuple[Release, ...]:
+Completable = Callable[[tuple[str, str], float], bool]
+"""Whether a pod's remaining claims could still be placed beside those it has."""
+
+
+def releases(world: World, now: float, completable: Completable) -> tuple[Release, ...]:
+    """All of them, by namespace and name."""
     found = []
     for claim in world.claims.values():
         if claim.allocation is None or claim.reserved_for or not is_own(claim):
             continue
-        reason = _unused(world, claim, claim.allocation, now)
+        reason = _unused(world, claim, claim.allocation, now) or _stuck(world, claim, now, completable)
         if reason:
             meta = claim.meta
             found.append(Release(meta.namespace, meta.name, meta.uid, meta.resource_version, reason))
@@ -64,6 +71,19 @@ def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> s
         if any(t.effect == "NoExecute" for t in device.taints):
             return f"device {result.pool}/{result.device} is tainted NoExecute"
     return _waited_too_long(world, claim, allocation, live, now)
+
+
+def _stuck(world: World, claim: Claim, now: float, completable: Completable) -> str:
+    """A pod got only some of its claims, and the others cannot follow on that node."""
+    for key in world.pods_of_claim.get(claim.key, ()):
+        pod = world.pods[key]
+        if key not in world.waiting():
+            continue
+        others = [world.claims.get((key[0], entry.claim)) for entry in pod.claims]
+        missing = [c for c in others if c is not None and world.allocation_of(c) is None]
+        if missing and not completable(key, now):
+            return "the pod's other claims cannot be allocated on that node"
+    return ""
 
 
 def _waited_too_long(world: World, claim: Claim, allocation: Allocation, live: list[Pod], now: float) -> str:

@@ -138,7 +138,7 @@ class World:
         self._waiting: dict[PodKey, None] = {}
         self._waiting_set: frozenset[PodKey] | None = None
         self._versions: dict[tuple[str, str, str], tuple[str, str]] = {}
-        self._dead: OrderedDict[str, None] = OrderedDict()
+        self._dead: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._estimates: dict[str, int | None] = {}
         self._kinds: dict[str, tuple[Callable[[Any], Any], Callable[[Any, float], Changes]]] = {
             "Node": (parse_node, self._apply_node),
@@ -172,7 +172,7 @@ class World:
 
     def _is_late(self, kind: str, meta: ObjectMeta) -> bool:
         """An older state of what is known, or anything of what is gone. Notes the version otherwise."""
-        if meta.uid and meta.uid in self._dead:
+        if meta.uid and (kind, meta.uid) in self._dead:
             return True
         key = (kind, meta.namespace, meta.name)
         known = self._versions.get(key)
@@ -202,7 +202,7 @@ class World:
     def _gone(self, event: Gone, now: float) -> Changes:
         known = self._versions.get((event.kind, event.namespace, event.name))
         if event.uid:
-            self._dead[event.uid] = None
+            self._dead[(event.kind, event.uid)] = None
             if len(self._dead) > _TOMBSTONES:
                 self._dead.popitem(last=False)
         if known is None or (event.uid and known[0] and known[0] != event.uid):

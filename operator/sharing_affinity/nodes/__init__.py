@@ -9,6 +9,17 @@ scheduler plugins.
 """
 
 from sharing_affinity.nodes.fit import Demand, Fit, resource_fit, static_reason, volume_reason
+from sharing_affinity.nodes.topology import needs_topology, topology_reason
 from sharing_affinity.nodes.usage import Load, Usage
 
-__all__ = ["Demand", "Fit", "Load", "Usage", "resource_fit", "static_reason", "volume_reason"]
+__all__ = [
+    "Demand",
+    "Fit",
+    "Load",
+    "Usage",
+    "needs_topology",
+    "resource_fit",
+    "static_reason",
+    "topology_reason",
+    "volume_reason",
+]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sharing_affinity.api import Pod
@@ -53,6 +53,8 @@ class Usage:
     def __init__(self) -> None:
         self._loads: dict[str, Load] = {}
         self._where: dict[PodKey, str] = {}
+        self.repelling = 0
+        """Counted pods with required anti-affinity, which concerns pods that have none themselves."""
 
     def load(self, node: str) -> Load:
         return self._loads.get(node, _EMPTY)
@@ -63,26 +65,34 @@ class Usage:
         before = self._where.get(key, "")
         if before:
             same = before == node and self._loads[before].pods[key].requests == pod.requests
-            self._loads[before].remove(key)
-            if not self._loads[before].pods:
-                del self._loads[before]
-            del self._where[key]
+            self._remove(key, before)
         else:
             same = True
         if node:
             self._loads.setdefault(node, Load()).add(pod)
             self._where[key] = node
+            self.repelling += bool(pod.pod_anti_affinity)
         return not same
 
     def drop(self, key: PodKey) -> bool:
         """The pod is gone. Returns whether it had been counted."""
-        node = self._where.pop(key, "")
-        if not node:
-            return False
-        self._loads[node].remove(key)
-        if not self._loads[node].pods:
+        node = self._where.get(key, "")
+        if node:
+            self._remove(key, node)
+        return bool(node)
+
+    def _remove(self, key: PodKey, node: str) -> None:
+        load = self._loads[node]
+        self.repelling -= bool(load.pods[key].pod_anti_affinity)
+        load.remove(key)
+        if not load.pods:
             del self._loads[node]
-        return True
+        del self._where[key]
+
+    def placed(self) -> Iterator[tuple[Pod, str]]:
+        """Every counted pod with its node."""
+        for key, node in self._where.items():
+            yield self._loads[node].pods[key], node
 
     def placements(self) -> Mapping[PodKey, str]:
         return self._where

@@ -1,0 +1,365 @@
+"""Which node a pod goes to: its own constraints, resources, other claims, back-off, priorities, order of
+pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import objects as o
+from harness.worlds import World, devices, nics
+
+from sharing_affinity.engine import Decision, NotServed, Placed, Reason, Unplaced
+
+JSON = dict[str, Any]
+
+
+def two(*more: JSON, a: JSON | None = None, b: JSON | None = None, **options: Any) -> World:
+    """Nodes ``node-a`` and ``node-b`` with one NIC each."""
+    raws = [o.device_class()]
+    for name, spec in (("node-a", a), ("node-b", b)):
+        raws += [
+            o.node(name, **(spec or {})),
+            o.metadata_slice(pool=name),
+            o.device_slice([o.device(f"nic-{name[-1]}")], pool=name),
+        ]
+    return World(*raws, *more, **options)
+
+
+def decide(
+    w: World, name: str = "pod", subnet: str = "A", status: JSON | None = None, **spec: Any
+) -> Decision:
+    w.show(o.claim(name, subnet), o.pod(name, status=status, **spec))
+    return w.decide(name)
+
+
+def node_of(decision: Decision) -> str | None:
+    return decision.node if isinstance(decision, Placed) else None
+
+
+def in_zone(zone: str) -> JSON:
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+TAINT = {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]}
+
+
+@pytest.mark.parametrize(
+    ("a", "spec", "expected", "reason"),
+    [
+        (None, {}, "node-a", ""),
+        ({"labels": {"zone": "z1"}}, {"nodeSelector": {"zone": "z2"}}, None, "node affinity/selector"),
+        ({"labels": {"zone": "z1"}}, {"affinity": in_zone("z1")}, "node-a", ""),
+        ({"labels": {"zone": "z1"}}, {"affinity": in_zone("z2")}, None, "node affinity/selector"),
+        (TAINT, {}, "node-b", ""),
+        (TAINT, {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}, "node-a", ""),
+        ({"unschedulable": True}, {}, "node-b", ""),
+        ({"allocatable": {"cpu": "1"}}, {"cpu": "2"}, "node-b", ""),
+        ({"allocatable": {"pods": "0"}}, {}, "node-b", ""),
+        ({"allocatable": {"memory": "1Gi"}}, {"memory": "1025Mi"}, "node-b", ""),
+        ({"allocatable": {"example.com/x": "1"}}, {"example.com/x": "1"}, "node-a", ""),
+        (None, {"example.com/x": "1"}, None, "Insufficient example.com/x"),
+    ],
+)  # fmt: skip
+def test_constraints_of_the_node(a: JSON | None, spec: JSON, expected: str | None, reason: str) -> None:
+    requests = {k: v for k, v in spec.items() if k in ("cpu", "memory", "example.com/x")}
+    spec = {k: v for k, v in spec.items() if k not in requests}
+    containers = [{"name": "c", "resources": {"requests": requests}}]
+    decision = decide(two(a=a), containers=containers, **spec)
+    assert node_of(decision) == expected
+    if expected is None:
+        assert isinstance(decision, Unplaced)
+        assert reason in decision.message
+
+
+def test_bound_nominated_and_pinned_pods_use_a_node_up() -> None:
+    big = [{"name": "c", "resources": {"requests": {"cpu": "6"}}}]
+    w = two()
+    w.show(o.pod("bound", ["none"], containers=big, nodeName="node-a", status={"phase": "Running"}))
+    assert node_of(decide(w, containers=big)) == "node-b"
+    placed = w.decide("pod")
+    assert isinstance(placed, Placed)
+    # Only assumed so far, and yet node-b is used up.
+    w.engine.assume(placed)
+    refused = decide(w, "second", containers=big)
+    assert isinstance(refused, Unplaced)
+    assert "2 Insufficient cpu" in refused.message
+    w.gone("Pod", "bound", "default")
+    assert node_of(w.decide("second")) == "node-a"
+
+
+def test_init_containers_sidecars_and_overhead() -> None:
+    def cpu(amount: str, **more: Any) -> JSON:
+        return {"name": "c", "resources": {"requests": {"cpu": amount}}, **more}
+
+    spec: JSON = {
+        "containers": [cpu("1")],
+        "initContainers": [cpu("500m", restartPolicy="Always"), cpu("2")],
+        "overhead": {"cpu": "250m"},
+    }
+    # max(1 + 0.5, 0.5 + 2) + 0.25
+    assert node_of(decide(two(a={"allocatable": {"cpu": "2750m"}}), **spec)) == "node-a"
+    assert node_of(decide(two(a={"allocatable": {"cpu": "2749m"}}), **spec)) == "node-b"
+
+
+def test_finished_pods_use_nothing() -> None:
+    big = [{"name": "c", "resources": {"requests": {"cpu": "6"}}}]
+    w = two()
+    w.show(o.pod("done", ["none"], containers=big, nodeName="node-a", status={"phase": "Succeeded"}))
+    assert node_of(decide(w, containers=big)) == "node-a"
+
+
+def test_host_ports() -> None:
+    ports = [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]
+    w = two()
+    w.show(o.pod("bound", ["none"], containers=ports, nodeName="node-a"))
+    assert node_of(decide(w, containers=ports)) == "node-b"
+
+
+def test_volumes_bind_to_their_nodes() -> None:
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-b"]}]}
+    pv = {
+        "kind": "PersistentVolume",
+        "metadata": o.meta("pv"),
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}},
+    }
+    pvc = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": o.meta("pvc", "default"),
+        "spec": {"volumeName": "pv"},
+    }
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "pvc"}}]
+    assert node_of(decide(two(pv, pvc), volumes=volumes)) == "node-b"
+
+
+def test_claim_allocated_elsewhere_pins_the_pod() -> None:
+    w = two(o.allocated(o.claim("other", "B"), "nic-b", pool="node-b"))
+    w.show(o.claim("mine", "B"), o.pod("pod", ["mine", "other"]))
+    assert node_of(w.decide("pod")) == "node-b"
+
+
+def test_claim_of_ordinary_pools_has_to_be_allocatable_there() -> None:
+    gpu_class = o.device_class("gpu", selectors=[o.cel('device.driver == "gpu.example.com"')])
+    gpu = o.device_slice(
+        [o.device("gpu0", None, fence=False, allowMultipleAllocations=False)],
+        pool="gpus-b",
+        driver="gpu.example.com",
+        nodeName="node-b",
+    )
+    w = two(gpu_class, gpu, o.claim("nic", "A"), o.claim("gpu", requests=[o.request("gpu", "gpu")]))
+    w.show(o.pod("pod", ["nic", "gpu"]))
+    decision = w.decide("pod")
+    assert isinstance(decision, Placed)
+    assert (decision.node, [x.name for x in decision.writes]) == ("node-b", ["nic"])
+    w.show(
+        o.allocated(
+            o.claim("taken", requests=[o.request("gpu", "gpu")]),
+            "gpu0",
+            pool="gpus-b",
+            share=None,
+            driver="gpu.example.com",
+        )
+    )
+    refused = w.decide("pod")
+    assert isinstance(refused, Unplaced)
+    assert "ordinary pools" in refused.message
+
+
+def test_all_claims_of_a_pod_together_or_none() -> None:
+    w = nics(o.allocated(o.claim("b", "B"), "eth2"), o.claim("one", "A"), o.claim("two", "C"))
+    w.show(o.pod("pod", ["one", "two"]))
+    refused = w.decide("pod")
+    assert isinstance(refused, Unplaced)
+    w.gone("ResourceClaim", "b", "default")
+    decision = w.decide("pod")
+    assert isinstance(decision, Placed)
+    assert devices(decision) == ["eth1", "eth2"]
+
+
+def test_packing_prefers_the_node_with_the_lock() -> None:
+    holder = o.allocated(o.claim("held", "A"), "nic-b", pool="node-b")
+    assert node_of(decide(two(holder, scoring=True))) == "node-b"
+    assert node_of(decide(two(holder, scoring=False))) == "node-a"
+    assert node_of(decide(two(holder, scoring=True), subnet="B")) == "node-a"
+
+
+def test_preemption_candidates_come_last() -> None:
+    big = [{"name": "c", "resources": {"requests": {"cpu": "6"}}}]
+    w = two()
+    for name in ("node-a", "node-b"):
+        w.show(o.pod(f"low-{name}", ["none"], containers=big, nodeName=name, priority=0))
+    assert node_of(decide(w, "same", containers=big, priority=0)) is None
+    assert node_of(decide(w, "high", containers=big, priority=10)) == "node-a"
+    assert node_of(decide(w, "meek", containers=big, priority=10, preemptionPolicy="Never")) is None
+    w.gone("Pod", "low-node-b", "default")
+    assert node_of(decide(w, "high2", containers=big, priority=10)) == "node-b"
+
+
+def test_nominated_node_is_tried_first() -> None:
+    assert node_of(decide(two(), status={"nominatedNodeName": "node-b"})) == "node-b"
+
+
+def test_foreign_deallocation_excludes_the_node_after_the_cool_down() -> None:
+    w = two(cool_down=30.0, exclusion=60.0)
+    assert w.place("pod", "A") == ["nic-a"]
+    raw = w.objects[("ResourceClaim", "default", "pod")]
+    w.show({k: v for k, v in raw.items() if k != "status"})
+    refused = w.decide("pod")
+    # Only node-a is allowed for 30 seconds, and node-a is what just failed.
+    assert isinstance(refused, Unplaced)
+    assert refused.retry_at == w.now + 30.0
+    w.now += 30.0
+    assert node_of(w.decide("pod")) == "node-b"
+    w.now += 31.0
+    assert node_of(w.decide("pod")) == "node-a"
+
+
+def test_nominated_node_is_never_excluded() -> None:
+    w = two()
+    w.place("pod", "A")
+    raw = w.objects[("ResourceClaim", "default", "pod")]
+    w.show({k: v for k, v in raw.items() if k != "status"})
+    w.show(o.pod("pod", status={"nominatedNodeName": "node-a"}))
+    assert node_of(w.decide("pod")) == "node-a"
+
+
+def test_back_off_visits_another_zone_first() -> None:
+    labels = {"topology.kubernetes.io/zone": "z1"}
+    w = two(a={"labels": labels}, b={"labels": labels}, cool_down=0.0)
+    w.show(
+        o.node("node-c", {"topology.kubernetes.io/zone": "z2"}),
+        o.metadata_slice(pool="node-c"),
+        o.device_slice([o.device("nic-c")], pool="node-c"),
+    )
+    w.place("pod", "A")
+    raw = w.objects[("ResourceClaim", "default", "pod")]
+    w.show({k: v for k, v in raw.items() if k != "status"})
+    assert node_of(w.decide("pod")) == "node-c"
+
+
+def test_pod_anti_affinity_and_spread() -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "kubernetes.io/hostname"}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    w = two()
+    w.show(o.pod("first", ["none"], nodeName="node-a"))
+    assert node_of(decide(w, "apart", affinity=anti)) == "node-b"
+    assert node_of(decide(w, "together", affinity=near)) == "node-a"
+    spread = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "first"}},
+        }
+    ]
+    w.show(o.pod("first2", ["none"], nodeName="node-a"))
+    # The pod does not match its own selector, so joining node-a would not add to the skew of two.
+    assert isinstance(decide(w, "even", topologySpreadConstraints=spread), Placed)
+    w.show(
+        o.claim("x", "A"),
+        {
+            **o.pod("x", topologySpreadConstraints=spread),
+            "metadata": o.meta("x", "default", labels={"app": "first"}),
+        },
+    )
+    assert node_of(w.decide("x")) == "node-b"
+
+
+def test_anti_affinity_of_running_pods_counts_too() -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "pod"}}, "topologyKey": "kubernetes.io/hostname"}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    w = two(o.pod("running", ["none"], nodeName="node-a", affinity=anti))
+    assert node_of(decide(w)) == "node-b"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"schedulingGates": [{"name": "g"}]}, ""),
+        ({"schedulerName": "other"}, ""),
+        ({"nodeName": "node-a"}, "spec.nodeName is set"),
+        ({"schedulingGroup": {"podGroupName": "gang"}}, "pod group gang"),
+        ({"resourceClaims": [{"name": "c", "resourceClaimName": "pod", "future": {"x": 1}}]}, "future"),
+    ],
+)
+def test_pods_that_are_not_served(spec: JSON, says: str) -> None:
+    decision = decide(two(), **spec)
+    assert isinstance(decision, NotServed)
+    assert says in decision.message
+    assert bool(says) == bool(decision.message)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_finished_and_deleted_pods_are_not_considered(phase: str) -> None:
+    assert isinstance(decide(two(), status={"phase": phase}), NotServed)
+    w = two()
+    gone = o.pod("pod")
+    gone["metadata"]["deletionTimestamp"] = o.EPOCH
+    w.show(o.claim("pod", "A"), gone)
+    assert isinstance(w.decide("pod"), NotServed)
+    assert w.engine.pods() == ()
+
+
+def test_pod_waits_until_all_its_claims_are_there() -> None:
+    w = two(o.claim("one", "A"), o.pod("pod", ["one", "two"]))
+    decision = w.decide("pod")
+    assert isinstance(decision, NotServed)
+    assert decision.reason is Reason.WAITING
+    changes = w.show(o.claim("two", "A"))
+    assert ("default", "pod") in changes.pods
+    assert isinstance(w.decide("pod"), Placed)
+
+
+def test_generated_claim_of_another_pod_is_not_taken() -> None:
+    owner = [{"kind": "Pod", "name": "pod", "uid": "somebody-else", "controller": True}]
+    w = two(o.claim("pod-c0-x", "A", ownerReferences=owner))
+    entry = [{"name": "c0", "resourceClaimTemplateName": "t"}]
+    status = {"resourceClaimStatuses": [{"name": "c0", "resourceClaimName": "pod-c0-x"}]}
+    w.show(o.pod("pod", resourceClaims=entry, status=status))
+    assert isinstance(w.decide("pod"), NotServed)
+
+
+def test_order_of_pods() -> None:
+    w = two()
+    w.show(
+        o.pod("late", created="2026-01-02T00:00:00Z"),
+        o.pod("b"),
+        o.pod("a"),
+        o.pod("first", created="2026-01-03T00:00:00Z", priority=5),
+    )
+    assert [name for _, name in w.engine.pods()] == ["first", "a", "b", "late"]
+
+
+def test_unknown_fields_of_a_claim_fail_closed() -> None:
+    raw = o.claim("pod", "A", requests=[o.request(future={"a": 1})])
+    w = two(raw, o.pod("pod"))
+    refused = w.decide("pod")
+    assert isinstance(refused, Unplaced)
+    assert refused.reason is Reason.UNSUPPORTED
+    assert "spec.devices.requests[0].exactly.future" in refused.message
+
+
+def test_messages_name_no_claim_of_others() -> None:
+    w = nics(
+        o.allocated(o.claim("secret-claim", "secret-subnet", namespace="secret-namespace"), "eth1"),
+        o.allocated(o.claim("odd-claim", namespace="secret-namespace"), "eth2"),
+    )
+    refused = w.refuse("pod", "A")
+    text = f"{refused.message} {refused.diagnosis}"
+    assert "secret" not in text
+    assert "odd-claim" not in text
+    assert "subnet=A" in text
+
+
+def test_writes_wait_for_assumed_claims_of_the_same_pod() -> None:
+    w = two(o.claim("shared", "A"), o.claim("own", "A"))
+    w.show(o.pod("first", ["shared"]), o.pod("second", ["shared", "own"]))
+    first = w.decide("first")
+    assert isinstance(first, Placed)
+    w.engine.assume(first)
+    second = w.decide("second")
+    assert isinstance(second, Placed)
+    assert second.node == first.node
+    assert second.after == {first.writes[0].uid}

@@ -1,0 +1,148 @@
+"""Own allocations that nobody uses are freed (H8), and what must not be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import objects as o
+from harness.worlds import World, nics
+
+JSON = dict[str, Any]
+
+
+def reasons(w: World) -> list[str]:
+    return [release.reason for release in w.engine.releases(w.now)]
+
+
+def placed(**options: Any) -> World:
+    w = nics(**options)
+    w.place("pod", "A")
+    return w
+
+
+def change(w: World, kind: str, name: str, **edits: JSON) -> None:
+    raw = w.objects[(kind, "default" if kind in ("Pod", "ResourceClaim") else "", name)]
+    w.show({**raw, **{k: {**raw.get(k, {}), **v} for k, v in edits.items()}})
+
+
+def test_nothing_to_free_while_the_pod_waits() -> None:
+    assert reasons(placed()) == []
+
+
+def test_pod_is_gone() -> None:
+    w = placed()
+    w.gone("Pod", "pod", "default")
+    assert reasons(w) == ["no live pod references the claim"]
+
+
+@pytest.mark.parametrize(
+    "edit", [{"status": {"phase": "Failed"}}, {"metadata": {"deletionTimestamp": o.EPOCH}}]
+)
+def test_pod_is_over(edit: JSON) -> None:
+    w = placed()
+    change(w, "Pod", "pod", **edit)
+    assert reasons(w) == ["no live pod references the claim"]
+
+
+def test_reserved_claims_are_the_controllers() -> None:
+    w = placed()
+    w.gone("Pod", "pod", "default")
+    change(
+        w, "ResourceClaim", "pod", status={"reservedFor": [{"resource": "pods", "name": "pod", "uid": "u"}]}
+    )
+    assert reasons(w) == []
+
+
+def test_allocations_of_others_are_not_touched() -> None:
+    w = nics(o.allocated(o.claim("foreign", "A"), "eth1"))
+    assert reasons(w) == []
+
+
+def test_node_is_gone_or_drained() -> None:
+    w = placed()
+    w.show(o.node(taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]))
+    assert reasons(w) == ["node node-a is tainted NoExecute"]
+    w.gone("Node", "node-a")
+    assert reasons(w) == ["node node-a is gone"]
+
+
+def test_bound_pods_keep_theirs() -> None:
+    w = placed()
+    change(w, "Pod", "pod", spec={"nodeName": "node-a"})
+    w.gone("Node", "node-a")
+    assert reasons(w) == []
+
+
+def test_device_is_gone_or_drained() -> None:
+    w = placed()
+    broken = o.device("eth1", taints=[{"key": "broken", "effect": "NoExecute"}])
+    w.show(o.device_slice([broken, o.device("eth2")]))
+    assert reasons(w) == ["device node-a/eth1 is tainted NoExecute"]
+    w.show(o.device_slice([o.device("eth2")]))
+    assert reasons(w) == ["device node-a/eth1 is gone"]
+
+
+def test_pool_under_way_frees_nothing() -> None:
+    w = placed()
+    w.gone("ResourceSlice", "node-a-dev")
+    assert reasons(w) == []
+
+
+def test_waiting_too_long_only_while_others_want_the_device() -> None:
+    w = placed(grace=120.0)
+    w.now += 121.0
+    assert reasons(w) == []
+    w.show(o.claim("other", "B"), o.pod("other"))
+    assert reasons(w) == ["its pod stayed unscheduled while another pod waits for the device"]
+    w.now -= 2.0
+    assert reasons(w) == []
+
+
+def test_the_rest_of_the_pods_claims_cannot_follow() -> None:
+    """One of two writes was lost, and meanwhile the node has no room for the second."""
+    w = World(
+        o.node(),
+        o.device_class(),
+        o.metadata_slice(),
+        o.device_slice([o.device("eth1", "1")]),
+        o.claim("one", "A"),
+        o.claim("two", "A"),
+    )
+    w.show(o.pod("pod", ["one"]))
+    decision = w.decide("pod")
+    w.engine.assume(decision)  # type: ignore[arg-type]
+    w.write(decision)  # type: ignore[arg-type]
+    w.show(o.pod("pod", ["one", "two"]))
+    assert reasons(w) == ["the pod's other claims cannot be allocated on that node"]
+
+
+def test_misplaced_pods_are_reported() -> None:
+    w = placed()
+    w.show(o.node("node-b"))
+    change(w, "Pod", "pod", spec={"nodeName": "node-b"})
+    assert [(n.reason, n.name) for n in w.engine.misplaced()] == [("Misplaced", "pod")]
+
+
+def test_audit_names_what_differs() -> None:
+    w = placed()
+    claims = [raw for (kind, _, _), raw in w.objects.items() if kind == "ResourceClaim"]
+    assert w.engine.audit(claims) == ()
+    assert len(w.engine.audit([])) == 1
+    foreign = o.allocated(o.claim("unseen", "A"), "eth2")
+    assert len(w.engine.audit([*claims, foreign])) == 1
+    w.engine.rebuild([foreign], w.now)
+    assert w.engine.audit([foreign]) == ()
+    assert w.locks() == {"eth2": "subnet=A"}
+
+
+def test_audit_leaves_assumptions_alone_and_rebuild_keeps_them() -> None:
+    w = nics()
+    w.add("pod", "A")
+    decision = w.decide("pod")
+    w.engine.assume(decision)  # type: ignore[arg-type]
+    claims = [raw for (kind, _, _), raw in w.objects.items() if kind == "ResourceClaim"]
+    assert w.engine.audit(claims) == ()
+    w.engine.rebuild(claims, w.now)
+    assert w.locks() == {"eth1": "subnet=A"}
+    assert len(w.engine.assumed()) == 1
