@@ -44,35 +44,35 @@ bootstrap: ## make .venv from the lock file (all others do it themselves)
 	@"$(PYTHON)" tools/bootstrap.py
 
 demo: bootstrap ## the story on a real cluster; CLUSTER=local|kind|current picks one, KEEP=1 leaves it up
-	@"$(PY)" -m e2e.demo --cluster "$(or $(CLUSTER),auto)"
+	@exec "$(PY)" -m e2e.demo --cluster "$(or $(CLUSTER),auto)"
 
 test: bootstrap ## all tests this host can run; STAGES= and ARGS= narrow it
-	@"$(PY)" -m tools.run_tests --stages "$(STAGES)" -- $(ARGS)
+	@exec "$(PY)" -m tools.run_tests --stages "$(STAGES)" -- $(ARGS)
 
 test-long: bootstrap ## the tests that exceed the time budget of make test
-	@"$(PY)" -m tools.run_tests --stages "$(or $(STAGES),long)" -- $(ARGS)
+	@exec "$(PY)" -m tools.run_tests --stages "$(or $(STAGES),long)" -- $(ARGS)
 
 ci: bootstrap ## lint and make test with the strictness of CI
-	@CI=true "$(PY)" -m tools.run_tests --lint --stages "$(STAGES)" -- $(ARGS)
+	@exec env CI=true "$(PY)" -m tools.run_tests --lint --stages "$(STAGES)" -- $(ARGS)
 
 lint: bootstrap ## ruff, mypy --strict, layers
-	@"$(PY)" -m tools.run_tests --lint --stages none
+	@exec "$(PY)" -m tools.run_tests --lint --stages none
 
 format: bootstrap ## let ruff format and fix
-	@"$(PY)" -m ruff check --fix-only --quiet .
-	@"$(PY)" -m ruff format .
+	@exec "$(PY)" -m ruff check --fix-only --quiet .
+	@exec "$(PY)" -m ruff format .
 
 bench: bootstrap ## throughput and latency
 	@if [ -d bench ]; then "$(PY)" -m bench $(ARGS); else echo 'no benchmarks in this tree yet' >&2; exit 2; fi
 
 build: bootstrap ## cluster binaries, into a cache of this user (test and demo do it themselves)
-	@"$(PY)" -m e2e build $(ARGS)
+	@exec "$(PY)" -m e2e build $(ARGS)
 
 images: bootstrap ## container images, without a Docker daemon
-	@"$(PY)" -m e2e images $(ARGS)
+	@exec "$(PY)" -m e2e images $(ARGS)
 
 lock: bootstrap ## resolve requirements.lock anew from pyproject.toml
-	@"$(PY)" -m tools.lock $(ARGS)
+	@exec "$(PY)" -m tools.lock $(ARGS)
 
 clean: ## remove .venv and caches of this clone; clusters: python -m e2e down
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
