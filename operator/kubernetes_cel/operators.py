@@ -191,6 +191,8 @@ def contains(element: Any, container: Any) -> bool:
 
 def size(value: Any) -> int:
     """size(value)"""
+    if type(value) is ListView:
+        return _int(value.counted)
     known = size_or_none(value)
     if known is None:
         raise no_such_overload("size")

@@ -158,11 +158,20 @@ class ListView(Sequence[Any]):
         self._length = size_of_list(left) + size_of_list(right)
 
     def __len__(self) -> int:
-        return min(self._length, MAX_INT)
+        return self.length
 
     @property
     def length(self) -> int:
-        """The length, which may be beyond what `len` can say."""
+        """The number of elements. One beyond int64 ends the evaluation, wherever it is asked for but in
+        `size`.
+        """
+        if self._length > MAX_INT:
+            raise EvaluationAborted("internal error: a list's size is beyond int64")
+        return self._length
+
+    @property
+    def counted(self) -> int:
+        """The number of elements, whatever it is."""
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
@@ -379,7 +388,7 @@ def size_or_none(value: Any) -> int | None:
     if kind is str or kind is list or kind is dict or kind is bytes:
         return len(value)
     if kind is ListView:
-        return int(value.length)
+        return value.length  # type: ignore[no-any-return]
     if isinstance(value, MapView):
         return len(value)
     size = getattr(value, "cel_size", None)
