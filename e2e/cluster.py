@@ -91,7 +91,13 @@ class Cluster:
         """Run kubectl as administrator; returns its standard output. A failure raises, with what it wrote
         to stderr.
         """
-        command = [str(self._kubectl), f"--kubeconfig={self.kubeconfig}", *args]
+        # Its cache would otherwise be made below the user's home.
+        command = [
+            str(self._kubectl),
+            f"--kubeconfig={self.kubeconfig}",
+            f"--cache-dir={self.folder / 'kubectl'}",
+        ]
+        command += args
         run = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
         if check and run.returncode:
             raise ClusterError(f"kubectl {' '.join(args)}: exit {run.returncode}: {run.stderr.strip()}")

@@ -357,11 +357,10 @@ def _down(folder: Path) -> None:
         raise ClusterError(f"processes that SIGKILL does not end: {stuck}; {folder} stays until they do")
     if Path(f"/sys/class/net/{namespaces.link_name(folder)}").exists():
         namespaces.remove(folder, Tools(tuple(hostprograms.search_path())))
-    with _folders():
-        if folder.exists():
-            shutil.rmtree(folder)
-        with contextlib.suppress(OSError):  # other clusters are in there
-            folder.parent.rmdir()
+    if folder.exists():
+        shutil.rmtree(folder)
+    with _folders(), contextlib.suppress(OSError):  # other clusters are in there
+        folder.parent.rmdir()
 
 
 def _make_folder(folder: Path) -> None:

@@ -52,6 +52,7 @@ def look(ours: tuple[str, ...] = NAMES) -> Host:
     routes = [route for route in routes if not any(name in route for name in foreign)]
     firewall = "".join(tools.run(program, check_counters) for program, check_counters in FIREWALLS)
     watched = (
+        str(Path.home() / ".kube"),
         "/var/lib/kubelet",
         "/var/lib/cni",
         "/var/log/containers",

@@ -1,6 +1,7 @@
 """The operator's and the driver's images start on a real node."""
 
 import functools
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,26 @@ def test_image_runs_its_program(two_nodes: Cluster, namespace: str, application:
     output = two_nodes.kubectl("-n", namespace, "logs", "p")
     assert phase == "Succeeded", output
     assert application.command in output
+
+
+def test_driver_runs_as_the_daemonset_of_the_manifests(two_nodes: Cluster) -> None:
+    """Unchanged manifests, in-cluster credentials, kubelet's folders at their usual paths."""
+    two_nodes.load(archives.application_archive(archives.DRIVER))
+    kustomization = str(archives.ROOT / "manifests" / "driver-nic")
+    two_nodes.kubectl("apply", "--server-side", "--kustomize", kustomization)
+    try:
+        published = wait_for("a slice of each node", functools.partial(_published, two_nodes), 60)
+        assert published == {"node-a", "node-b"}
+    finally:
+        two_nodes.kubectl("delete", "--kustomize", kustomization, "--wait", timeout=120)
+        wait_for("no slices", lambda: not _slices(two_nodes), 60)
+
+
+def _slices(cluster: Cluster) -> list[dict[str, Any]]:
+    listed = cluster.request("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
+    return [item for item in listed if item["spec"]["driver"] == "nic.sharingaffinity.dev"]
+
+
+def _published(cluster: Cluster) -> set[str] | None:
+    nodes = {item["spec"]["nodeName"] for item in _slices(cluster)}
+    return nodes if len(nodes) == 2 else None
