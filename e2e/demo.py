@@ -127,7 +127,8 @@ class Stage:
         expected = self._sap_settled()
         self.story.kubectl("get", "sap")
         self.story.show("sharing-affinity locks", self.product.command("locks"))
-        rows = json.loads(self.product.command("locks", "-o", "json"))["devices"]
+        pools = json.loads(self.product.command("locks", "-o", "json"))["pools"]
+        rows = [row for pool in pools for row in pool["devices"]]
         held = {row["device"]: row["lock"] for row in rows if row["state"] == "Locked"}
         expect("both views agree", expected, held)
         return held
@@ -315,12 +316,7 @@ def operator_event(stage: Stage, name: str) -> str | None:
     """The text of the newest Event that the operator wrote on a pod."""
     query = f"involvedObject.name={name},involvedObject.kind=Pod"
     events = stage.cluster.request("GET", f"/api/v1/namespaces/default/events?fieldSelector={query}")["items"]
-    ours = [
-        e
-        for e in events
-        if "sharing-affinity"
-        in (e.get("reportingComponent") or (e.get("source") or {}).get("component") or "")
-    ]
+    ours = [e for e in events if e.get("reportingComponent") == "sharingaffinity.dev/operator"]
     return f"{ours[-1]['reason']}: {ours[-1]['message']}" if ours else None
 
 
