@@ -6,6 +6,9 @@ Nodes are made by hand, so pods are bound and never run. Everything up to the ku
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -329,6 +332,26 @@ def test_expression_limits(operator: Process, site: Site) -> None:
     eventually("an Event", lambda: site.events("a"))
 
     assert site.allocation("a") is None
+
+
+def test_an_expression_that_is_no_cel_is_refused_by_lint_and_never_accepted(
+    operator: Process, site: Site, tmp_path: Path
+) -> None:
+    node = site.node("n1")
+    site.publish(node, extractors=[{"name": "subnet", "expression": "object.("}])
+    eventually("the condition", lambda: site.condition(node).get("Accepted", ("", ""))[0] == "False")
+    site.run("a", "a")
+    eventually("an Event", lambda: site.events("a"))
+    path = "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices"
+    items = [
+        item for item in site.cluster.request("GET", path)["items"] if item["spec"]["driver"] == site.driver
+    ]
+    file = tmp_path / "slice.json"
+    file.write_text(json.dumps(items[0]))
+    lint = [sys.executable, "-m", "sharing_affinity", "lint", "-f", str(file)]
+
+    assert site.allocation("a") is None
+    assert subprocess.run(lint, capture_output=True, timeout=30).returncode == 1
 
 
 def test_the_locked_device_is_preferred_and_the_order_is_upstreams_without_scoring(

@@ -3,7 +3,8 @@ elsewhere.
 
 Decisions and lock derivation ask for the outcome of an extractor set on a list of configs. What is not known
 yet is queued and comes back as ``None``; :meth:`Extractions.run` works the queue off, one evaluation at a
-time. Outcomes are kept per (set, configs), so equal claims cost one lookup.
+time. Outcomes are kept per (set, configs), so equal claims cost one lookup. The queue goes round by
+expression, so that a hundred configs for a slow extractor don't hold up those of another pool.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Extractions:
         self.evaluator = evaluator or CelEvaluator()
         self._known = _OnlyKnown(self.evaluator)
         self._outcomes: OrderedDict[tuple[Extractors, tuple[DeviceConfig, ...]], Extraction] = OrderedDict()
-        self._queue: OrderedDict[tuple[str, DeviceConfig], None] = OrderedDict()
+        self._queue: OrderedDict[str, OrderedDict[DeviceConfig, None]] = OrderedDict()
         self.evaluations = 0
 
     def outcome(self, extractors: Extractors, configs: Sequence[DeviceConfig]) -> Extraction | None:
@@ -59,7 +60,7 @@ class Extractions:
             for extractor in extractors:
                 for config in key[1]:
                     if self.evaluator.known(extractor.expression, config) is None:
-                        self._queue[(extractor.expression, config)] = None
+                        self._queue.setdefault(extractor.expression, OrderedDict())[config] = None
             return None
         self._outcomes[key] = found
         if len(self._outcomes) > _OUTCOMES:
@@ -68,13 +69,16 @@ class Extractions:
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return sum(map(len, self._queue.values()))
 
     def run(self, budget: int) -> int:
         """Make at most ``budget`` evaluations; returns how many were made."""
         made = 0
         while self._queue and made < budget:
-            (expression, config), _ = self._queue.popitem(last=False)
+            expression, configs = self._queue.popitem(last=False)
+            config, _ = configs.popitem(last=False)
+            if configs:
+                self._queue[expression] = configs
             self.evaluator.evaluate(expression, config)
             made += 1
         self.evaluations += made
