@@ -191,7 +191,7 @@ class FaultProxy:
     async def _act(self, rule: Rule, request: web.Request, body: bytes, watch: bool) -> web.StreamResponse:
         if rule.delay:
             await asyncio.sleep(rule.delay)
-        while rule.held is not None and not rule.held.is_set():
+        while rule.held is not None and not rule.held.is_set():  # noqa: ASYNC110 - set from another thread
             await asyncio.sleep(0.02)
         if rule.answer is not None:
             self._note(request, f"answered {rule.answer[0]}")

@@ -46,7 +46,7 @@ def audit(world: World, claims: Iterable[Mapping[str, Any]], version: str = "") 
 def _changed_since(world: World, known: Claim | None, listed: Claim | None, version: str) -> bool:
     """Whether memory has seen the claim change, come or go after the list was made."""
     if known is None:
-        return listed is not None and world.is_dead(listed.meta.uid)
+        return listed is not None and world.is_dead("ResourceClaim", listed.meta.uid)
     return older(listed.meta.resource_version if listed is not None else version, known.meta.resource_version)
 
 

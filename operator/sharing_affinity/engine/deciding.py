@@ -206,7 +206,7 @@ class Decider:
                             pool = self._world.pools[next(iter(pools))]
                             outcome = self.outcome(case, pool, index, name)
                             if outcome is None:
-                                pending = True
+                                pending = pending or self._witness(case, pools) is not None
                             elif isinstance(outcome, SliceError | ClaimError):
                                 witness = self._witness(case, pools)
                                 if witness is not None:

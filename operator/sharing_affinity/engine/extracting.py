@@ -3,8 +3,9 @@ elsewhere.
 
 Decisions and lock derivation ask for the outcome of an extractor set on a list of configs. What is not known
 yet is queued and comes back as ``None``; :meth:`Extractions.run` works the queue off, one evaluation at a
-time. Outcomes are kept per (set, configs), so equal claims cost one lookup. The queue goes round by
-expression, so that a hundred configs for a slow extractor don't hold up those of another pool.
+time. Outcomes are kept per (set, configs), so equal claims cost one lookup. The queue goes round
+by expression and order of size, so that a hundred big configs for a slow extractor hold up neither another
+pool nor the small config of somebody else.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Extractions:
         self.evaluator = evaluator or CelEvaluator()
         self._known = _OnlyKnown(self.evaluator)
         self._outcomes: OrderedDict[tuple[Extractors, tuple[DeviceConfig, ...]], Extraction] = OrderedDict()
-        self._queue: OrderedDict[str, OrderedDict[DeviceConfig, None]] = OrderedDict()
+        self._queue: OrderedDict[tuple[str, int], OrderedDict[DeviceConfig, None]] = OrderedDict()
         self.evaluations = 0
 
     def outcome(self, extractors: Extractors, configs: Sequence[DeviceConfig]) -> Extraction | None:
@@ -60,7 +61,8 @@ class Extractions:
             for extractor in extractors:
                 for config in key[1]:
                     if self.evaluator.known(extractor.expression, config) is None:
-                        self._queue.setdefault(extractor.expression, OrderedDict())[config] = None
+                        turn = (extractor.expression, len(config.text).bit_length())
+                        self._queue.setdefault(turn, OrderedDict())[config] = None
             return None
         self._outcomes[key] = found
         if len(self._outcomes) > _OUTCOMES:
@@ -75,11 +77,11 @@ class Extractions:
         """Make at most ``budget`` evaluations; returns how many were made."""
         made = 0
         while self._queue and made < budget:
-            expression, configs = self._queue.popitem(last=False)
+            turn, configs = self._queue.popitem(last=False)
             config, _ = configs.popitem(last=False)
             if configs:
-                self._queue[expression] = configs
-            self.evaluator.evaluate(expression, config)
+                self._queue[turn] = configs
+            self.evaluator.evaluate(turn[0], config)
             made += 1
         self.evaluations += made
         return made

@@ -243,9 +243,9 @@ class World:
                 self.volume_claims.pop((namespace, name), None)
         return Changes()
 
-    def is_dead(self, uid: str) -> bool:
+    def is_dead(self, kind: str, uid: str) -> bool:
         """Whether the object of this UID was seen to go."""
-        return uid in self._dead
+        return (kind, uid) in self._dead
 
     # --- pods that wait -------------------------------------------------------------------------------------
 
