@@ -212,15 +212,15 @@ def run(stage: Stage, arguments: Sequence[str]) -> Outcome:
         stop(process)
         raise
     outcome.seconds = time.monotonic() - started
-    count(outcome, results)
+    ended = count(outcome, results)
     if stopped:
         outcome.failed += 1
         outcome.note = f"stopped after {clock(outcome.seconds)}, far over its budget"
     elif code == 5:
         judge_empty(outcome, arguments)
-    elif code not in (0, 1) or (code == 1 and not outcome.failed):
+    elif not ended or code not in (0, 1, 2) or (code and not outcome.failed):
         outcome.failed += 1
-        outcome.note = f"pytest ended with exit code {code}"
+        outcome.note = f"pytest ended with exit code {code}" + ("" if ended else " in the middle")
     return outcome
 
 
@@ -241,13 +241,20 @@ def stop(process: subprocess.Popen[bytes], signalled: bool = False) -> int:
     return -1
 
 
-def count(outcome: Outcome, results: Path) -> None:
-    """Fold the results file into the outcome. A test that failed in any phase has failed, once."""
+def count(outcome: Outcome, results: Path) -> bool:
+    """Fold the results file into the outcome. A test that failed in any phase has failed, once.
+
+    False when pytest did not come to its end, whatever its exit code was.
+    """
+    ended = False
     if not results.exists():
-        return
+        return ended
     seconds: dict[str, float] = {}
     for line in results.read_text().splitlines():
         entry = json.loads(line)
+        if "end" in entry:
+            ended = True
+            continue
         name, state = entry["id"], entry["outcome"]
         seconds[name] = seconds.get(name, 0.0) + entry["seconds"]
         if outcome.tests.get(name) != "failed":
@@ -257,6 +264,7 @@ def count(outcome: Outcome, results: Path) -> None:
     states = Counter(outcome.tests.values())
     outcome.passed, outcome.failed, outcome.skipped = states["passed"], states["failed"], states["skipped"]
     outcome.slowest = sorted(((s, name) for name, s in seconds.items()), reverse=True)[:5]
+    return ended
 
 
 def judge_empty(outcome: Outcome, arguments: Sequence[str]) -> None:

@@ -152,6 +152,12 @@ class Policy:
             with self.results.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
+    def pytest_sessionfinish(self) -> None:
+        """The mark that pytest came to its end; without it the file tells only a part."""
+        if self.results is not None:
+            with self.results.open("a") as file:
+                file.write('{"end": true}\n')
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if self.results is not None and report.failed:
             line = {"id": report.nodeid, "outcome": "failed", "when": "collect", "seconds": 0, "reason": ""}
