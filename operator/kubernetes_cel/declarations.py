@@ -71,6 +71,8 @@ class Function:
     #: For functions whose second argument is a pattern: given a constant one, the implementation for it.
     #: Raising `EvaluationError` makes the expression fail to compile.
     precompile: Callable[[str], Callable[..., Any]] | None = None
+    #: The result may be far longer than what the call costs: texts it builds count against a limit.
+    grows: bool = False
 
     def merged(self, other: Function) -> Function:
         """Both functions' overloads under one name: libraries may extend each other's functions."""
@@ -84,6 +86,7 @@ class Function:
             cost=self.cost or other.cost,
             guarded=self.guarded and other.guarded,
             precompile=self.precompile or other.precompile,
+            grows=self.grows or other.grows,
         )
 
 

@@ -238,15 +238,16 @@ class _Planner:
         fixed, cost, needs_result = _call_cost(function.cost, overload)
         codes = [arg.code for arg in args]
         if needs_result:
-            return Planned(evaluate=_call_by_result(codes, chosen, cost))
-        if chosen.stops_early or len(codes) == 0 or len(codes) > 2:
-            return Planned(evaluate=_call_many(codes, chosen.run, cost))
-        if len(codes) == 1:
-            return Planned(evaluate=_call_one(codes[0], chosen.run, fixed, cost))
-        if fixed == 0 and args[1].is_constant and function.name != "_+_":
-            return Planned(evaluate=_call_with_constant(codes[0], args[1].constant, chosen.run, cost))
-        code = _call_two(codes[0], codes[1], chosen.run, fixed, cost)
-        if function.name == "_+_" and overload == "":
+            code = _call_by_result(codes, chosen, cost)
+        elif chosen.stops_early or len(codes) == 0 or len(codes) > 2:
+            code = _call_many(codes, chosen.run, cost)
+        elif len(codes) == 1:
+            code = _call_one(codes[0], chosen.run, fixed, cost)
+        elif fixed == 0 and args[1].is_constant and function.name != "_+_":
+            code = _call_with_constant(codes[0], args[1].constant, chosen.run, cost)
+        else:
+            code = _call_two(codes[0], codes[1], chosen.run, fixed, cost)
+        if function.grows or (function.name == "_+_" and overload == ""):
             code = _weighed(code)
         return Planned(evaluate=code)
 
@@ -437,15 +438,15 @@ def _call_two(left: Code, right: Code, impl: Callable[..., Any], fixed: int, cos
 
 
 def _weighed(code: Code) -> Code:
-    """Addition of values of unknown type: counts large texts it builds."""
+    """Addition of values of unknown type, and functions that grow: counts large texts they build."""
 
-    def add(run: Run) -> Any:
+    def weighed(run: Run) -> Any:
         value = code(run)
         if (type(value) is str or type(value) is bytes) and len(value) > _LARGE:
             run.build(len(value))
         return value
 
-    return add
+    return weighed
 
 
 _LARGE = 4096

@@ -17,6 +17,7 @@ from kubernetes_cel.ast import Call, Entry, Expr, ListLiteral, Literal, MapLiter
 from kubernetes_cel.costs import CallEstimate, CostModel, Node, SizeHint, estimated_size
 from kubernetes_cel.declarations import Function, Overload
 from kubernetes_cel.errors import EvaluationError
+from kubernetes_cel.libraries.conversions import to_string
 from kubernetes_cel.libraries.gotext import parse_int, quote
 from kubernetes_cel.types import Type
 from kubernetes_cel.values import MAX_INT, Duration, ListView, MapView, Timestamp, Uint, type_name
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from kubernetes_cel.declarations import Declarations
 
 _DEFAULT_PRECISION = 6
-_MAX_TEXT = 1 << 27
+_MAX_TEXT = 1 << 24
+#: Elements of lists and maps that one clause prints.
+_MAX_ELEMENTS = 1 << 18
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _EXACT = Context(prec=5000, rounding=ROUND_HALF_EVEN)
 
@@ -125,85 +128,88 @@ def _clause(data: bytes, at: int) -> tuple[str, int | None, int]:
     return letter, precision, at + 1
 
 
-def to_text(value: Any) -> str:
-    """`%s`: a value as text; lists and maps as literals. Raises `FormatError`."""
-    kind = type(value)
-    if kind is str:
-        return str(value)
-    if kind is list or kind is ListView:
-        return _list(value)
-    if kind is dict or isinstance(value, MapView):
-        return _map(value)
-    if value is None:
-        return "null"
-    if kind in _PLAIN:
-        from kubernetes_cel.libraries.conversions import to_string
-
-        try:
-            return to_string(value)
-        except EvaluationError as e:
-            raise FormatError(f'could not convert argument "{e.message}" to string') from None
-    raise FormatError(_STRING.format(type_name(value)))
-
-
 _PLAIN = frozenset((int, Uint, float, bool, bytes, Timestamp, Duration, Type))
 
 
-def _element(value: Any) -> str:
-    """A value inside a list or map, as a CEL literal."""
-    kind = type(value)
-    if kind is str:
-        return quote(value)
-    if kind is bytes:
-        return "b" + quote(to_text(value))
-    if kind is float:
-        if math.isnan(value):
-            return '"NaN"'
-        if math.isinf(value):
-            return '"+Inf"' if value > 0 else '"-Inf"'
-        return f"{value:.6f}"
-    if kind is Timestamp:
-        return f'timestamp("{to_text(value)}")'
-    if kind is Duration:
-        return f'duration("{to_text(value)}")'
-    if kind is list or kind is ListView or kind is dict or isinstance(value, MapView):
-        return to_text(value)
-    if kind in _PLAIN or value is None:
-        return to_text(value)
-    raise FormatError(f"no formatting function for {type_name(value)}")
+class _Printer:
+    """Prints one argument; stops when lists and maps have too many elements or their text gets too long."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = _MAX_ELEMENTS
+
+    def text(self, value: Any) -> str:
+        """A value by itself."""
+        kind = type(value)
+        if kind is str:
+            return str(value)
+        if kind is list or kind is ListView:
+            return self._list(value)
+        if kind is dict or isinstance(value, MapView):
+            return self._map(value)
+        if value is None:
+            return "null"
+        if kind in _PLAIN:
+            return _plain(value)
+        raise FormatError(_STRING.format(type_name(value)))
+
+    def _element(self, value: Any) -> str:
+        """A value inside a list or map, as a CEL literal."""
+        kind = type(value)
+        if kind is str:
+            return quote(value)
+        if kind is bytes:
+            return "b" + quote(_plain(value))
+        if kind is float:
+            if math.isnan(value):
+                return '"NaN"'
+            if math.isinf(value):
+                return '"+Inf"' if value > 0 else '"-Inf"'
+            return f"{value:.6f}"
+        if kind is Timestamp:
+            return f'timestamp("{_plain(value)}")'
+        if kind is Duration:
+            return f'duration("{_plain(value)}")'
+        if value is None or kind in _PLAIN or isinstance(value, list | ListView | dict | MapView):
+            return self.text(value)
+        raise FormatError(f"no formatting function for {type_name(value)}")
+
+    def _count(self, size: int) -> None:
+        self._left -= 1
+        if self._left < 0 or size > _MAX_TEXT:
+            raise FormatError("the result is too large")
+
+    def _list(self, items: Any) -> str:
+        parts: list[str] = []
+        size = 0
+        for item in items:
+            part = self._element(item)
+            size += len(part) + 2
+            self._count(size)
+            parts.append(part)
+        return f"[{', '.join(parts)}]"
+
+    def _map(self, value: Any) -> str:
+        parts: list[tuple[bytes, str]] = []
+        size = 0
+        for key, item in value.items():
+            if type(key) not in (str, bool, int, Uint):
+                raise FormatError(f"no formatting function for map key of type {type_name(key)}")
+            name = self._element(key)
+            part = f"{name}:{self._element(item)}"
+            size += len(part) + 2
+            self._count(size)
+            parts.append((name.encode("utf-8", "surrogatepass"), part))
+        parts.sort(key=lambda part: part[0])
+        return f"{{{', '.join(part for _, part in parts)}}}"
 
 
-def _joined(parts: list[str]) -> str:
-    if sum(map(len, parts)) > _MAX_TEXT:
-        raise FormatError("result is too large")
-    return ", ".join(parts)
-
-
-def _list(items: Any) -> str:
-    parts: list[str] = []
-    size = 0
-    for item in items:
-        parts.append(_element(item))
-        size += len(parts[-1]) + 2
-        if size > _MAX_TEXT:
-            raise FormatError("result is too large")
-    return f"[{_joined(parts)}]"
-
-
-def _map(value: Any) -> str:
-    parts: list[tuple[bytes, str]] = []
-    size = 0
-    for key, item in value.items():
-        if type(key) not in (str, bool, int, Uint):
-            raise FormatError(f"no formatting function for map key of type {type_name(key)}")
-        name = _element(key)
-        text = _element(item)
-        parts.append((name.encode("utf-8", "surrogatepass"), f"{name}:{text}"))
-        size += len(parts[-1][1]) + 2
-        if size > _MAX_TEXT:
-            raise FormatError("result is too large")
-    parts.sort(key=lambda part: part[0])
-    return f"{{{_joined([text for _, text in parts])}}}"
+def _plain(value: Any) -> str:
+    try:
+        return to_string(value)
+    except EvaluationError as e:
+        raise FormatError(f'could not convert argument "{e.message}" to string') from None
 
 
 def _as_double(value: Any, message: str) -> float:
@@ -260,7 +266,7 @@ def _integer(value: Any, message: str) -> int:
 
 def _emit(value: Any, clause: str, precision: int | None) -> str:
     if clause == "s":
-        return to_text(value)
+        return _Printer().text(value)
     if clause == "d":
         return str(_integer(value, _DECIMAL))
     if clause == "f":
@@ -365,4 +371,5 @@ FORMAT = Function(
         ),
     ),
     cost=CostModel(_estimate, _actual),
+    grows=True,
 )

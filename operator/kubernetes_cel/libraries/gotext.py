@@ -125,22 +125,21 @@ def parse_int(text: str, low: int, high: int) -> int | None:
 
 
 _ESCAPES = {7: "\\a", 8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t", 11: "\\v", 92: "\\\\", 34: '\\"'}
+_UNUSUAL = re.compile(r"[^ !#-\[\]-~]")
 
 
 def quote(text: str) -> str:
     """`%q`: Go's quoted string; what is not printable is escaped."""
-    out = ['"']
-    for char in text:
-        code = ord(char)
-        if code in _ESCAPES:
-            out.append(_ESCAPES[code])
-        elif char == " " or (char.isprintable() and not char.isspace()):
-            out.append(char)
-        elif code < 0x20 or code == 0x7F:
-            out.append(f"\\x{code:02x}")
-        elif code < 0x10000:
-            out.append(f"\\u{code:04x}")
-        else:
-            out.append(f"\\U{code:08x}")
-    out.append('"')
-    return "".join(out)
+    return f'"{_UNUSUAL.sub(_escaped, text)}"'
+
+
+def _escaped(match: re.Match[str]) -> str:
+    char = match[0]
+    code = ord(char)
+    if code in _ESCAPES:
+        return _ESCAPES[code]
+    if char.isprintable() and not char.isspace():
+        return char
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -43,7 +43,7 @@ from kubernetes_cel.values import (
 )
 
 #: Lists longer than this are not built; upstream would run out of memory instead.
-MAX_LIST = 1 << 24
+MAX_LIST = 1 << 21
 
 _COMPARABLE: tuple[tuple[str, Type], ...] = (
     ("int", types.int_),
@@ -58,9 +58,21 @@ _COMPARABLE: tuple[tuple[str, Type], ...] = (
 _COMPARED = frozenset((int, Uint, float, bool, Duration, Timestamp, str, bytes))
 
 
+class _TooLargeError(EvaluationError):
+    """A list that is not built. It costs what the list would have cost."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"list of {size} elements is too large")
+        self.size = size
+
+    def cel_size(self) -> int:
+        """Elements of the list."""
+        return self.size
+
+
 def _bounded(size: int) -> None:
     if size > MAX_LIST:
-        raise EvaluationError(f"list of {size} elements is too large")
+        raise _TooLargeError(size)
 
 
 def _comparable(value: Any) -> None:
@@ -173,21 +185,23 @@ def slice_(items: Any, start: int, end: int) -> list[Any]:
 
 def flatten(items: Any, depth: int = 1) -> list[Any]:
     """Lists inside the list, down to a depth, replaced by their elements."""
-    if not isinstance(items, list | ListView):
+    if not isinstance(items, list | ListView) or type(depth) is not int:
         raise no_such_overload()
     if depth < 0:
         raise EvaluationError("level must be non-negative")
     out: list[Any] = []
     todo: list[tuple[Any, int]] = [(iter(items), depth)]
+    visited = 0
     while todo:
         iterator, left = todo.pop()
         for item in iterator:
+            visited += 1
+            _bounded(visited)
             if left > 0 and isinstance(item, list | ListView):
                 todo.append((iterator, left))
                 todo.append((iter(item), left - 1))
                 break
             out.append(item)
-            _bounded(len(out))
     return out
 
 

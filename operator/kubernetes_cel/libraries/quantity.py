@@ -28,6 +28,8 @@ _BINARY_OF = {exponent: suffix for suffix, exponent in _BINARY.items()}
 _TEXT = re.compile(r"([+-]?)(0*)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[+-]?[0-9]*)\Z")
 #: Scales further apart than this are not brought together; upstream would run out of memory.
 _MAX_SHIFT = 20_000
+#: Digits that are read.
+_MAX_DIGITS = 100_000
 _INVALID = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 
@@ -180,6 +182,8 @@ def _parse(text: str) -> Quantity | None:
         return fast
     if not (zeros or number or places):
         return None  # no digit at all is a zero for upstream only where it needs no arithmetic
+    if len(number) + len(places) > _MAX_DIGITS:
+        raise EvaluationError("quantity has too many digits")
     value = parse_digits((zeros + number + places) or "0")
     scale = -len(places)
     if base == 10:

@@ -20,6 +20,10 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 
 
+#: More are an error: each match takes microseconds, and costs next to nothing.
+_MAX_MATCHES = 1 << 18
+
+
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str) -> Any:
     """The compiled pattern; an `EvaluationError` when it is none."""
@@ -37,20 +41,27 @@ def find(text: str, pattern: str) -> str:
 
 
 def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    """The first `limit` matches, or all of them when negative."""
+    """The first `limit` matches, or all of them when negative.
+
+    Searches bytes, where the binding to RE2 need not count characters for every match.
+    """
     compiled = compile_pattern(pattern)
     found: list[str] = []
     if limit == 0:
         return found
+    data = text.encode("utf-8", "surrogatepass")
     previous = -1
-    for match in compiled.finditer(text):
+    for match in compiled.finditer(data):
         start, end = match.span()
-        if start == end == previous:
-            continue  # an empty match right behind another match is none, for Go
+        # An empty match right behind another match, or inside a character, is none.
+        if start == end and (start == previous or (start < len(data) and data[start] & 0xC0 == 0x80)):
+            continue
         previous = end
-        found.append(match.group())
+        found.append(data[start:end].decode("utf-8", "surrogatepass"))
         if len(found) == limit:
             break
+        if len(found) > _MAX_MATCHES:
+            raise EvaluationError(f"more than {_MAX_MATCHES} matches")
     return found
 
 

@@ -21,7 +21,7 @@ _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map
 
 
 #: No result is longer than this; upstream would run out of memory instead.
-MAX_TEXT = 1 << 27
+MAX_TEXT = 1 << 24
 
 
 def bounded(size: int) -> None:
@@ -32,6 +32,16 @@ def bounded(size: int) -> None:
 
 def _out_of_range(index: int) -> EvaluationError:
     return EvaluationError(f"index out of range: {index}")
+
+
+def lower_ascii(text: str) -> str:
+    """Lower case, ASCII letters only."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def upper_ascii(text: str) -> str:
+    """Upper case, ASCII letters only."""
+    return text.upper() if text.isascii() else text.translate(_UPPER)
 
 
 def char_at(text: str, index: int) -> str:
@@ -126,11 +136,11 @@ def substring_range(text: str, start: int, end: int) -> str:
 def join(items: Any, separator: str = "") -> str:
     """All strings of a list, with a separator in between."""
     size = 0
-    for item in items:
+    for count, item in enumerate(items):
         if type(item) is not str:
             raise EvaluationError(f"join: invalid input: {item}")
         size += len(item) + len(separator)
-        bounded(size)
+        bounded(max(size, count))
     return separator.join(items)
 
 
@@ -185,12 +195,12 @@ LIBRARY = Library(
         ),
         Function(
             "lowerAscii",
-            (_member("string_lower_ascii", (_S,), _S, lambda s: s.translate(_LOWER)),),
+            (_member("string_lower_ascii", (_S,), _S, lower_ascii),),
             cost=costs.TEXT,
         ),
         Function(
             "upperAscii",
-            (_member("string_upper_ascii", (_S,), _S, lambda s: s.translate(_UPPER)),),
+            (_member("string_upper_ascii", (_S,), _S, upper_ascii),),
             cost=costs.TEXT,
         ),
         Function(
@@ -200,6 +210,7 @@ LIBRARY = Library(
                 _member("string_replace_string_string_int", (_S, _S, _S, _I), _S, replace_n),
             ),
             cost=costs.REPLACE,
+            grows=True,
         ),
         Function(
             "split",
@@ -225,6 +236,7 @@ LIBRARY = Library(
                 _member("list_join_string", (_LIST, _S), _S, join),
             ),
             cost=costs.JOIN,
+            grows=True,
         ),
         Function("strings.quote", (Overload("strings_quote", (_S,), _S, quote),), cost=_QUOTE_COST),
         FORMAT,

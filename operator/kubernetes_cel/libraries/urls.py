@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from urllib.parse import unquote_to_bytes
 
 from kubernetes_cel import costs, types
 from kubernetes_cel.costs import NOMINAL
@@ -31,7 +32,11 @@ _PLAIN_IN_USER = _UNRESERVED | frozenset(b"$&+,;=")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _PORT = re.compile(rb"(?::[0-9]*)?\Z")
 _SCHEME = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*):")
+_BAD_ESCAPE = re.compile(rb"%(?![0-9a-fA-F]{2})")
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _MAX_PARAMETERS = 10_000
+#: Longer hosts are refused: they are walked byte by byte.
+_MAX_HOST = 100_000
 
 
 class _UrlError(Exception):
@@ -53,12 +58,28 @@ class _Parts:
     omit_host: bool
 
 
+_BYTES = [bytes((c,)) for c in range(256)]
+_PERCENT = [b"%%%02X" % c for c in range(256)]
+
+
 def _escape(text: bytes, plain: frozenset[int]) -> bytes:
-    return b"".join(bytes((c,)) if c in plain else b"%%%02X" % c for c in text)
+    rare = set(text) - plain
+    if not rare:
+        return text
+    return b"".join(_PERCENT[c] if c in rare else _BYTES[c] for c in text)
 
 
 def _unescape(text: bytes, *, host: bool = False, zone: bool = False, plus: bool = False) -> bytes:
     """Decode percent escapes. In hosts they are for bytes beyond ASCII only."""
+    if not host and not zone:
+        wrong = _BAD_ESCAPE.search(text)
+        if wrong is not None:
+            raise _UrlError(
+                f'invalid URL escape "{text[wrong.start() : wrong.start() + 3].decode(errors="replace")}"'
+            )
+        return unquote_to_bytes(text.replace(b"+", b" ") if plus else text)
+    if len(text) > _MAX_HOST:
+        raise _UrlError("host name is too long")
     out = bytearray()
     at = 0
     while at < len(text):
@@ -135,7 +156,7 @@ def _parse_user(text: bytes) -> bytes:
 
 def _parse(text: bytes, *, request: bool) -> _Parts:
     """Go's parse(); `request` is the strict form: an absolute URL or path, and fragments are unknown."""
-    if any(c < 0x20 or c == 0x7F for c in text):
+    if _CONTROL.search(text):
         raise _UrlError("invalid control character in URL")
     if not text and request:
         raise _UrlError("empty url")
@@ -194,12 +215,13 @@ def _parse_whole(
 class URL:
     """A parsed URL."""
 
-    __slots__ = ("_parts", "_text")
+    __slots__ = ("_parts", "_query", "_text")
     cel_type: ClassVar[Type] = URL_TYPE
 
     def __init__(self, parts: _Parts) -> None:
         self._parts = parts
         self._text: str | None = None
+        self._query: dict[str, list[str]] | None = None
 
     def cel_equal(self, other: Any) -> bool:
         """Written the same; anything else cannot be compared."""
@@ -239,12 +261,17 @@ class URL:
 
     def _escaped_path(self) -> bytes:
         parts = self._parts
-        if parts.raw_path and all(c in _VALID_PATH for c in parts.raw_path):
+        if parts.raw_path and _VALID_PATH.issuperset(parts.raw_path):
             return parts.raw_path
         return b"*" if parts.path == b"*" else _escape(parts.path, _PLAIN_IN_PATH)
 
     def query(self) -> dict[str, list[str]]:
         """All values of each parameter; parameters that cannot be decoded are left out."""
+        if self._query is None:
+            self._query = self._parse_query()
+        return self._query
+
+    def _parse_query(self) -> dict[str, list[str]]:
         values: dict[str, list[str]] = {}
         query = self._parts.query
         if query.count(b"&") + 1 > _MAX_PARAMETERS:
@@ -288,7 +315,7 @@ class URL:
             out += b"?" + parts.query
         if parts.fragment:
             raw = parts.raw_fragment
-            valid = raw and all(c in _VALID_FRAGMENT for c in raw)
+            valid = raw and _VALID_FRAGMENT.issuperset(raw)
             out += b"#" + (raw if valid else _escape(parts.fragment, _PLAIN_IN_FRAGMENT))
         return out
 
