@@ -161,7 +161,9 @@ class LocalBackend:
         imports = []
         for spec in self._state.nodes:
             command = [ctr, f"--address={node.SOCKET}", "--namespace=k8s.io", "images", "import", "--local"]
-            imports.append(self.enter([*command, str(archive)], {}, None, spec.name))
+            # Unpacked is enough: the archives' layers would take the same disk space once more.
+            command += ["--discard-unpacked-layers", str(archive)]
+            imports.append(self.enter(command, {}, None, spec.name))
         for process in imports:
             output, _ = process.communicate(timeout=120)
             if process.returncode:

@@ -7,13 +7,12 @@ import pytest
 
 from e2e.cluster import Cluster, wait_for
 from e2e.images import archives
-from e2e.images.archives import Application
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("application", [archives.OPERATOR, archives.DRIVER], ids=["operator", "driver"])
-def test_image_runs_its_program(two_nodes: Cluster, namespace: str, application: Application) -> None:
+def test_operator_image_runs_its_program(two_nodes: Cluster, namespace: str) -> None:
+    application = archives.OPERATOR
     two_nodes.load(archives.application_archive(application))
     path = f"/api/v1/namespaces/{namespace}/pods"
     container = {"name": "main", "image": application.image, "args": ["--help"]}
