@@ -221,6 +221,8 @@ def run(stage: Stage, arguments: Sequence[str]) -> Outcome:
     elif not ended or code not in (0, 1, 2) or (code and not outcome.failed):
         outcome.failed += 1
         outcome.note = f"pytest ended with exit code {code}" + ("" if ended else " in the middle")
+    elif outcome.tests and outcome.name in empty_stages():
+        outcome.note = "has tests: take its [[empty]] out of tests/skips.toml"
     return outcome
 
 
@@ -272,7 +274,7 @@ def judge_empty(outcome: Outcome, arguments: Sequence[str]) -> None:
     if arguments:
         outcome.note = "no test matches"
         return
-    reasons = {entry["stage"]: entry["reason"] for entry in declarations().get("empty", [])}
+    reasons = empty_stages()
     if outcome.name in reasons:
         outcome.note = f"no tests: {reasons[outcome.name]}"
     else:
@@ -280,8 +282,10 @@ def judge_empty(outcome: Outcome, arguments: Sequence[str]) -> None:
         outcome.failed += strict()
 
 
-def declarations() -> dict[str, list[dict[str, str]]]:
-    return tomllib.loads((ROOT / "tests" / "skips.toml").read_text())
+def empty_stages() -> dict[str, str]:
+    """Stages that skips.toml declares to have no tests yet, with the reason."""
+    declarations = tomllib.loads((ROOT / "tests" / "skips.toml").read_text())
+    return {entry["stage"]: entry["reason"] for entry in declarations.get("empty", [])}
 
 
 # -------------------- the end

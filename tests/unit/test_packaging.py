@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,20 @@ def test_layers_name_existing_modules() -> None:
     mandatory = [name for name in re.findall(r"[\w.]+", re.sub(r"\([^)]*\)", "", layers)) if "." in name]
     for name in mandatory:
         assert importlib.util.find_spec(name) is not None, name
+
+
+def test_wheel_has_the_packages_and_the_crds_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    packages = {"kubernetes_cel", "sharing_affinity", "affinity_driver"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == packages
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
+    crds = {path.name for path in (ROOT / "crds").glob("sharingaffinity.dev_*.yaml")}
+    assert {f"sharing_affinity/_crds/{name}" for name in crds} <= set(names)
+    for package, folder in {"kubernetes_cel": "operator", "sharing_affinity": "operator"}.items():
+        modules = {str(p.relative_to(ROOT / folder)) for p in (ROOT / folder / package).rglob("*.py")}
+        assert modules <= set(names)
