@@ -14,22 +14,21 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from e2e import run
 from e2e.cluster import Cluster, wait_for
-from e2e.errors import ApiError, ClusterError
+from e2e.errors import ClusterError
+from e2e.installation import Installation, install
 from e2e.kubelets import Kubelet, kubelet_of
-from e2e.product import METADATA, NIC_DRIVER, Process, Product
+from e2e.product import METADATA, NIC_DRIVER, command
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
 CLASS = "shared-nic.sharingaffinity.dev"
 SHOWN = ("NIC_DEVICE", "NIC_SUBNET", "NIC_SHARE_ID")
-LEASE_FLAGS = ("--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5")
 
 
 class Story:
@@ -76,7 +75,7 @@ class Stage:
     """What every step works with."""
 
     cluster: Cluster
-    product: Product
+    product: Installation
     kubelet: Kubelet
     story: Story
 
@@ -126,8 +125,8 @@ class Stage:
         """Show the lock state both ways; returns the lock of each locked device."""
         expected = self._sap_settled()
         self.story.kubectl("get", "sap")
-        self.story.show("sharing-affinity locks", self.product.command("locks"))
-        pools = json.loads(self.product.command("locks", "-o", "json"))["pools"]
+        self.story.show("sharing-affinity locks", command(self.cluster, "locks"))
+        pools = json.loads(command(self.cluster, "locks", "-o", "json"))["pools"]
         rows = [row for pool in pools for row in pool["devices"]]
         held = {row["device"]: row["lock"] for row in rows if row["state"] == "Locked"}
         expect("both views agree", expected, held)
@@ -214,7 +213,7 @@ def the_problem(stage: Stage) -> None:
         f"The driver publishes two NICs of 16 slots each on {stage.kubelet.node.name}. The first pod on a NIC"
         " configures its subnet; pods of another subnet cannot share it. Nothing tells the scheduler."
     )
-    driver = stage.product.driver(stage.kubelet.node, *stage.kubelet.driver_flags, "--no-affinity")
+    stage.product.driver("--no-affinity")
     story.step("A pod of subnet-a gets eth1")
     stage.pod("first-a", "subnet-a")
     stage.lands_on("first-a", "eth1", "subnet-a")
@@ -227,23 +226,19 @@ def the_problem(stage: Stage) -> None:
         raise ClusterError(f"the rejection should name device and value: {message}")
     story.good("stuck-b hangs for as long as first-a lives, though eth2 is idle")
     stage.gone("stuck-b", "first-a")
-    driver.stop()
 
 
-def sharing(stage: Stage) -> tuple[Process, Process]:
+def sharing(stage: Stage) -> None:
     story = stage.story
     story.act("With sharing affinity: the driver publishes an extractor, the operator allocates")
     story.step("Install, start the driver with its fence and metadata, and two operator replicas")
-    stage.product.install("manifests/overlays/local")
     # The devices were open until now: the driver fences them, waits until no scheduler can still be writing
     # an allocation decided before, and only then publishes the metadata. 30 s by default; nothing runs here.
-    stage.product.driver(stage.kubelet.node, *stage.kubelet.driver_flags, "--fence-settle=3")
-    first = stage.product.operator("operator-1", *LEASE_FLAGS)
-    wait_for("operator-1 leads", lambda: leads(stage, first), 40)
-    second = stage.product.operator("operator-2", *LEASE_FLAGS)
+    stage.product.driver("--fence-settle=3")
+    stage.product.operators()
     wait_for("the operator has joined the pool", lambda: joined(stage), 30)
     story.kubectl("get", "sas", "-o", "wide")
-    story.good(f"{stage.product.leader()} leads, {second.name} stands by")
+    story.good(f"{stage.product.leader()} leads, the other stands by")
     story.step("Two pods of subnet-a share eth1")
     stage.pod("a-1", "subnet-a")
     stage.lands_on("a-1", "eth1", "subnet-a")
@@ -253,7 +248,6 @@ def sharing(stage: Stage) -> tuple[Process, Process]:
     stage.pod("b-1", "subnet-b")
     stage.lands_on("b-1", "eth2", "subnet-b")
     expect("the locks", stage.locks(), {"eth1": {"subnet": "subnet-a"}, "eth2": {"subnet": "subnet-b"}})
-    return first, second
 
 
 def pending(stage: Stage) -> None:
@@ -283,27 +277,19 @@ def release(stage: Stage) -> None:
     expect("the locks", stage.locks(), {"eth1": {"subnet": "subnet-c"}, "eth2": {"subnet": "subnet-b"}})
 
 
-def failover(stage: Stage, first: Process, second: Process) -> None:
+def failover(stage: Stage) -> None:
     story = stage.story
     story.step("kill -9 of the active operator: the other takes over with the same locks")
     before = stage.locks()
-    first.kill()
-    story.show(f"kill -9 {first.name}", f"{first.name} is gone")
+    killed = stage.product.leader()
+    story.show(stage.product.kill_leader(), f"{killed} is gone")
     start = time.monotonic()
-    wait_for(f"{second.name} leads", lambda: leads(stage, second), 30)
-    story.good(f"{second.name} leads after {time.monotonic() - start:.1f} s")
+    wait_for("another operator leads", lambda: stage.product.leader() != killed, 30)
+    story.good(f"{stage.product.leader()} leads after {time.monotonic() - start:.1f} s")
     expect("the locks after the takeover", stage.locks(), before)
     stage.pod("b-2", "subnet-b")
     stage.lands_on("b-2", "eth2", "subnet-b")
     story.good("rebuilt from the claims alone; a new pod of subnet-b joined eth2")
-
-
-def leads(stage: Stage, process: Process) -> bool:
-    process.alive()
-    try:
-        return stage.product.leader().startswith(process.name)
-    except ApiError:
-        return False
 
 
 def joined(stage: Stage) -> bool:
@@ -323,26 +309,24 @@ def operator_event(stage: Stage, name: str) -> str | None:
 # -- running it -------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def stage_on(cluster: Cluster) -> Iterator[Stage]:
-    with Product(cluster) as product:
-        product.install("crds", "manifests/driver-nic")
-        yield Stage(cluster, product, kubelet_of(cluster), Story(cluster))
-
-
 def play(cluster: Cluster) -> None:
     """The whole story on a running cluster; raises `ClusterError` at the first step that is not as told."""
-    with stage_on(cluster) as stage:
+    kubelet = kubelet_of(cluster)
+    installation = install(cluster, kubelet.node, kubelet.driver_flags)
+    stage = Stage(cluster, installation, kubelet, Story(cluster))
+    try:
         the_problem(stage)
-        first, second = sharing(stage)
+        sharing(stage)
         pending(stage)
         release(stage)
-        failover(stage, first, second)
+        failover(stage)
         stage.story.act("The end")
-        for line in stage.kubelet.not_shown:
+        for line in kubelet.not_shown:
             stage.story.say(f"Not shown here: {line}")
         stage.story.good(f"every step went as told, in {stage.story.seconds():.0f} s")
         stage.gone("no-subnet", "b-1", "b-2", "c-1")
+    finally:
+        installation.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -72,7 +72,7 @@ class RealKubelet:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.node = cluster.node(NODE)
+        self.node = cluster.nodes()[0]
         self.image = images.TEST
 
     def shows(self, pod: str) -> str:

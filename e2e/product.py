@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.errors import ClusterError
 
 ROOT = Path(__file__).parent.parent
+MANIFESTS = ROOT / "manifests"
 NAMESPACE = "sharing-affinity-system"
 OPERATOR_ACCOUNT = "sharing-affinity-operator"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/sharing-affinity-operator"
@@ -77,17 +78,20 @@ class Product:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Drivers last: pods that still end need their unprepare.
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that still run, operators before drivers: pods that end need their unprepare."""
         for process in self._processes:
             if process.popen.poll() is None:
                 with suppress(ClusterError):
                     process.stop(5)
 
     def install(self, *overlays: str) -> None:
-        """``kubectl apply -k`` of each folder of this project, without the workloads in them, whose
+        """``kubectl apply -k`` of each folder under ``manifests/``, without the workloads in them, whose
         processes run here."""
         for overlay in overlays:
-            self._apply(self.cluster.kubectl("kustomize", str(ROOT / overlay)))
+            self._apply(self.cluster.kubectl("kustomize", str(MANIFESTS / overlay)))
 
     def _apply(self, rendered: str) -> None:
         kept = [
@@ -117,11 +121,6 @@ class Product:
         ]
         return self._start(name, argv)
 
-    def leader(self) -> str:
-        """The holder named in the operator's Lease, or nothing."""
-        lease: dict[str, Any] = self.cluster.request("GET", LEASE)
-        return str(lease["spec"].get("holderIdentity") or "")
-
     # -- the driver ---------------------------------------------------------------------------------------
 
     def driver(self, node: NodePaths, *flags: str, profile: str = "nic") -> Process:
@@ -136,43 +135,8 @@ class Product:
         ]
         process = self._start(f"driver-{node.name}", argv)
         affinity = "--no-affinity" not in flags
-        wait_for(
-            f"{process.name} publishes", lambda: self._published(process, node.name, profile, affinity), 60
-        )
+        wait_published(self.cluster, node.name, profile, affinity, process.alive)
         return process
-
-    def _published(self, process: Process, node: str, profile: str, affinity: bool) -> bool:
-        process.alive()
-        pool = (f"{profile}.sharingaffinity.dev", node)
-
-        def of_pool(path: str) -> list[dict[str, Any]]:
-            slices = self.cluster.request("GET", path)["items"]
-            return [s for s in slices if (s["spec"]["driver"], s["spec"].get("nodeName")) == pool]
-
-        def generations(slices: list[dict[str, Any]]) -> set[int]:
-            return {s["spec"]["pool"]["generation"] for s in slices}
-
-        devices = of_pool("/apis/resource.k8s.io/v1/resourceslices")
-        metadata = of_pool(METADATA) if affinity else []
-
-        fenced = all("taints" in d for s in devices for d in s["spec"].get("devices") or [])
-        return bool(generations(devices)) and (
-            not affinity or (fenced and generations(devices) == generations(metadata))
-        )
-
-    # -- commands -----------------------------------------------------------------------------------------
-
-    def command(self, *args: str) -> str:
-        """Run ``sharing-affinity ARGS`` as the administrator; its standard output. Raises on failure."""
-        argv = [sys.executable, "-m", "sharing_affinity", *args, f"--kubeconfig={self.cluster.kubeconfig}"]
-        run = subprocess.run(
-            argv, env={**os.environ, "PYTHONPATH": PYTHON_PATH}, capture_output=True, text=True, timeout=60
-        )
-        if run.returncode:
-            raise ClusterError(
-                f"sharing-affinity {' '.join(args)}: exit {run.returncode}: {run.stderr.strip()}"
-            )
-        return run.stdout
 
     # -- processes ----------------------------------------------------------------------------------------
 
@@ -184,3 +148,44 @@ class Product:
         process = Process(name, popen, log)
         self._processes.insert(0, process)
         return process
+
+
+def command(cluster: Cluster, *args: str) -> str:
+    """Run ``sharing-affinity ARGS`` as the cluster's administrator; its standard output. Raises on
+    failure."""
+    argv = [sys.executable, "-m", "sharing_affinity", *args, f"--kubeconfig={cluster.kubeconfig}"]
+    env = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+    run = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+    if run.returncode:
+        raise ClusterError(f"sharing-affinity {' '.join(args)}: exit {run.returncode}: {run.stderr.strip()}")
+    return run.stdout
+
+
+def lease_holder(cluster: Cluster) -> str:
+    """The identity in the operator's Lease, or nothing."""
+    lease: dict[str, Any] = cluster.request("GET", LEASE)
+    return str(lease["spec"].get("holderIdentity") or "")
+
+
+def wait_published(
+    cluster: Cluster, node: str, profile: str, affinity: bool, check: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until a driver has published its devices on a node and, with ``affinity``, fence and metadata of
+    the same generation. ``check`` is called in between and may raise."""
+    pool = (f"{profile}.sharingaffinity.dev", node)
+
+    def of_pool(path: str) -> list[dict[str, Any]]:
+        slices = cluster.request("GET", path)["items"]
+        return [s for s in slices if (s["spec"]["driver"], s["spec"].get("nodeName")) == pool]
+
+    def generations(slices: list[dict[str, Any]]) -> set[int]:
+        return {s["spec"]["pool"]["generation"] for s in slices}
+
+    def published() -> bool:
+        check()
+        devices = of_pool("/apis/resource.k8s.io/v1/resourceslices")
+        metadata = of_pool(METADATA) if affinity else []
+        fenced = all("taints" in d for s in devices for d in s["spec"].get("devices") or [])
+        return bool(devices) and (not affinity or (fenced and generations(devices) == generations(metadata)))
+
+    wait_for(f"the {profile} driver on {node} publishes", published, 60)

@@ -1,0 +1,183 @@
+"""The product as the demo installs it: as pods from its manifests, or as processes beside a control plane.
+
+Pods are what a user has: the manifests unchanged but for flags that make a story short, the images of
+`e2e.images`. A control plane without kubelets cannot run pods; there the same programs run as processes with
+the same ServiceAccounts (`e2e.product`).
+"""
+
+import functools
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from e2e import product
+from e2e.cluster import Cluster, NodePaths, wait_for
+from e2e.errors import ApiError, ClusterError
+from e2e.images import archives
+from e2e.product import NAMESPACE, Process, Product
+
+LEASE = ("--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5")
+"""A takeover within seconds instead of the default's quarter of a minute."""
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+OPERATOR_LABEL = "app.kubernetes.io/name=sharing-affinity-operator"
+
+
+class Installation(Protocol):
+    """What the story does with the product."""
+
+    def driver(self, *flags: str) -> None:
+        """Run the NIC driver with these flags on the story's node, in place of one that runs there; returns
+        when its devices (and its metadata, unless `--no-affinity`) are published."""
+        ...
+
+    def operators(self) -> None:
+        """Install the operator in two replicas; returns when one leads and the other stands by."""
+        ...
+
+    def leader(self) -> str:
+        """The active replica."""
+        ...
+
+    def kill_leader(self) -> str:
+        """kill -9 of the active replica; the command that does it."""
+        ...
+
+    def close(self) -> None:
+        """End what would outlive the cluster."""
+        ...
+
+
+def install(cluster: Cluster, node: NodePaths, driver_flags: tuple[str, ...]) -> Installation:
+    """Custom resources and the driver's rights first, the rest as the story goes on."""
+    if cluster.nodes():
+        return AsPods(cluster, node)
+    return AsProcesses(cluster, node, driver_flags)
+
+
+class AsPods:
+    """From the manifests, by Server-Side Apply; images are loaded into the nodes first."""
+
+    def __init__(self, cluster: Cluster, node: NodePaths) -> None:
+        self._cluster = cluster
+        self._node = node
+        for application in (archives.OPERATOR, archives.DRIVER):
+            cluster.load(archives.application_archive(application))
+        self._apply("../crds")
+
+    def driver(self, *flags: str) -> None:
+        self._apply("driver-nic", *flags)
+        selector = "app.kubernetes.io/name=affinity-driver-nic"
+        self._rollout("daemonset/affinity-driver-nic", selector)
+        product.wait_published(self._cluster, self._node.name, "nic", "--no-affinity" not in flags)
+
+    def operators(self) -> None:
+        self._apply("overlays/default", *LEASE)
+        self._rollout("deployment/sharing-affinity-operator", OPERATOR_LABEL)
+        wait_for("one of the operators leads", self._leader_or_none, 30)
+
+    def leader(self) -> str:
+        return wait_for("an operator leads", self._leader_or_none, 30)
+
+    def _leader_or_none(self) -> str | None:
+        """The pod whose name the Lease's holder starts with; a pod that is gone leads no more."""
+        pods = self._cluster.request("GET", f"{PODS}?labelSelector={OPERATOR_LABEL}")["items"]
+        holder = product.lease_holder(self._cluster)
+        names = [p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]]
+        return next((name for name in names if holder.startswith(name)), None)
+
+    def kill_leader(self) -> str:
+        name = self.leader()
+        killed = _kill_container(name)
+        # The kubelet would start the container again at once; the story wants to see the other replica.
+        arguments = ("delete", "pod", name, "--namespace", NAMESPACE, "--grace-period=0", "--force")
+        self._cluster.kubectl(*arguments)
+        return f"kill -9 {killed}" if killed else f"kubectl {' '.join(arguments)}"
+
+    def close(self) -> None:
+        pass
+
+    def _apply(self, overlay: str, *flags: str) -> None:
+        """Apply a folder of the manifests; `flags` are appended to the program's in its workload. The driver
+        is kept to the story's node."""
+        rendered = self._cluster.kubectl("kustomize", str(product.MANIFESTS / overlay))
+        objects: list[dict[str, Any]] = [obj for obj in yaml.safe_load_all(rendered) if obj]
+        for obj in objects:
+            if obj["kind"] in ("Deployment", "DaemonSet"):
+                pod = obj["spec"]["template"]["spec"]
+                pod["containers"][0]["args"] += flags
+                if obj["kind"] == "DaemonSet":
+                    pod["nodeSelector"] = {"kubernetes.io/hostname": self._node.name}
+        self._cluster.apply(*objects)
+
+    def _rollout(self, workload: str, selector: str) -> None:
+        try:
+            arguments = ("rollout", "status", workload, "--namespace", NAMESPACE, "--timeout=120s")
+            self._cluster.kubectl(*arguments, timeout=130)
+        except ClusterError as error:
+            pods = self._cluster.kubectl("describe", "pods", "--namespace", NAMESPACE, "--selector", selector)
+            raise ClusterError(f"{error}\n{pods}") from None
+
+
+def _kill_container(pod: str) -> int | None:
+    """SIGKILL for the program of a pod whose node is on this host, so that it cannot hand anything over.
+
+    Its container is known by the host name in its environment. None where this user cannot see or end it.
+    """
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"HOSTNAME={pod}".encode() in entry.joinpath(
+                "environ"
+            ).read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+                return int(entry.name)
+    return None
+
+
+class AsProcesses:
+    """On this host, with tokens of the manifests' ServiceAccounts."""
+
+    def __init__(self, cluster: Cluster, node: NodePaths, driver_flags: tuple[str, ...]) -> None:
+        self._product = Product(cluster)
+        self._node = node
+        self._driver_flags = driver_flags
+        self._driver: Process | None = None
+        self._operators: list[Process] = []
+        self._product.install("../crds", "driver-nic")
+
+    def driver(self, *flags: str) -> None:
+        if self._driver is not None:
+            self._driver.stop()
+        self._driver = self._product.driver(self._node, *self._driver_flags, *flags)
+
+    def operators(self) -> None:
+        self._product.install("overlays/local")
+        self._operators = [self._product.operator("operator-1", *LEASE)]
+        wait_for("operator-1 leads", functools.partial(self._leads, "operator-1"), 40)
+        self._operators.append(self._product.operator("operator-2", *LEASE))
+
+    def leader(self) -> str:
+        names = [process.name for process in self._operators]
+        wait_for("an operator leads", lambda: any(map(self._leads, names)), 40)
+        return next(name for name in names if self._leads(name))
+
+    def _leads(self, name: str) -> bool:
+        for process in self._operators:
+            process.alive()
+        try:
+            return product.lease_holder(self._product.cluster) == name
+        except ApiError:
+            return False
+
+    def kill_leader(self) -> str:
+        name = self.leader()
+        (active,) = (process for process in self._operators if process.name == name)
+        active.kill()
+        self._operators.remove(active)
+        return f"kill -9 {name}"
+
+    def close(self) -> None:
+        self._product.close()
