@@ -337,7 +337,12 @@ class Presence(Attribute):
         return self.attribute.resolver()
 
     def code(self) -> Code:
-        resolve = self.attribute.resolver()
+        attribute = self.attribute
+        if isinstance(attribute, Variable):
+            keys = [q.key for q in attribute.qualifiers]
+            if all(type(q.key) is str and not q.optional for q in attribute.qualifiers):
+                return _presence_code(attribute.name, keys[:-1], keys[-1])
+        resolve = attribute.resolver()
         if not self.free:
 
             def present(run: Run) -> Any:
@@ -356,6 +361,33 @@ class Presence(Attribute):
             return value.has_value if type(value) is Optional else value
 
         return present_after_ternary
+
+
+def _presence_code(name: str, path: list[str], last: str) -> Code:
+    """`has(name.a.b)`: the fields up to the last must be there; each field is charged 1, the variable
+    nothing.
+    """
+    follow = _field_code(name, path, lead=0)
+
+    def present(run: Run) -> bool:
+        value = run.vars.get(name) if not path else follow(run)
+        if type(value) is dict:
+            found = last in value
+        elif not path and name not in run.vars:
+            found = follow(run)
+        else:
+            try:
+                found = lookup(value, last) is not MISSING
+            except EvaluationError:
+                run.charge(1)
+                raise
+        total = run.cost + 1
+        run.cost = total
+        if total > run.limit:
+            raise CostLimitExceeded(total)
+        return found
+
+    return present
 
 
 def _fail_at(run: Run, value: Any, keys: Sequence[str], at: int, lead: int) -> EvaluationError:

@@ -33,8 +33,7 @@ class CostEstimate(NamedTuple):
     max: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How an evaluation ended: a value, or an error (then `value` is None); and what it cost either way."""
 
     value: Any

@@ -239,11 +239,15 @@ def sort(items: Any) -> Any:
     return sort_by_keys(items, items)
 
 
+_LONGEST_RANGE = 1_000_000
+
+
 def range_(count: int) -> list[int]:
     """0, 1, ... count - 1."""
     if count < 0:
         raise EvaluationError(f"lists.range: size must be non-negative, got {count}")
-    _bounded(count)
+    if count > _LONGEST_RANGE:
+        raise EvaluationError(f"lists.range: size {count} exceeds maximum allowed ({_LONGEST_RANGE})")
     return list(range(count))
 
 

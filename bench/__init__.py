@@ -1,0 +1,3 @@
+"""Benchmarks. `python -m bench` lists them, `python -m bench NAME` runs one; each prints what it compares
+with.
+"""
