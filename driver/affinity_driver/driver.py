@@ -22,6 +22,7 @@ from .claims.errors import IncompatibleError
 from .claims.read import read_claim
 from .claims.resolve import Resolver
 from .disk import Disk
+from .events import NodeEvents
 from .hardware import MockDevices, boot_id
 from .kube import Api
 from .kubeletplugin.registrar import Registrar
@@ -60,6 +61,16 @@ class DriverOptions:
     sweep_seconds: float = 600.0
 
 
+class _Watchers:
+    """``PublishObserver``: numbers go to the metrics, problems to events."""
+
+    def __init__(self, metrics: Metrics, events: NodeEvents) -> None:
+        self.published = metrics.published
+        self.publish_failed = metrics.publish_failed
+        self.dropped_fields = metrics.dropped_fields
+        self.problem = events.warn
+
+
 class Driver:
     """A driver for one kind of hardware on one node."""
 
@@ -86,14 +97,16 @@ class Driver:
         keys = [extractor.name for extractor in self.profile.extractors()]
         self.metrics = Metrics(self.name, keys)
         self._node_uid: str | None = None
-        self._publisher = Publisher(api, self._pool, self.metrics, options.publisher)
+        self._events = NodeEvents(api, options.node, self.name)
+        watchers = _Watchers(self.metrics, self._events)
+        self._publisher = Publisher(api, self._pool, watchers, options.publisher)
         self._publishing = threading.Event()
         self._sweeper = Sweeper(api, self.state.snapshot, self._sweep_away, options.sweep_seconds)
         registry = options.kubelet_root / "plugins_registry"
         self.endpoint = plugin_socket(self.directory, options.instance)
         self.registration = registration_socket(registry, self.name, options.instance)
         self._instance = Instance(self.directory, options.instance, [self.endpoint, self.registration])
-        self.registrar = Registrar(self.name, self.endpoint, [SERVICE_V1], self._publish)
+        self.registrar = Registrar(self.name, self.endpoint, [SERVICE_V1], self._publish, self._refused)
         self.plugin = DRAPlugin(self, self.metrics)
         self._servers: list[UnixServer] = []
         self._log = structlog.get_logger("affinity_driver")
@@ -106,6 +119,12 @@ class Driver:
         if swept:
             self._log.info("removed sockets of killed instances", sockets=[str(path) for path in swept])
         self._count(self.state.start(frozenset(self.devices())))
+        if self.state.recovered:
+            self._warn(
+                "CheckpointSetAside",
+                f"driver {self.name}: the checkpoint in {self.directory} cannot be read and was set aside; "
+                "prepared claims were recovered from CDI files",
+            )
         plugin = UnixServer(self.endpoint, self.plugin.handlers(), THREADS)
         registrar = UnixServer(self.registration, self.registrar.handlers(), 4)
         for server in (plugin, registrar):
@@ -159,6 +178,13 @@ class Driver:
 
     def _count(self, state: NodeState) -> None:
         self.metrics.prepared(state, self.state.recovered)
+
+    def _refused(self, error: str) -> None:
+        self._warn("RegistrationRefused", f"the kubelet refuses driver {self.name}: {error}")
+
+    def _warn(self, reason: str, message: str) -> None:
+        """An event from where nothing may block."""
+        threading.Thread(target=self._events.warn, args=(reason, message), name="event", daemon=True).start()
 
     def _publish(self) -> None:
         """Start publishing, once; later registrations (the kubelet restarted and wiped) ask for a pass at

@@ -13,7 +13,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
 
 
 class Metrics:
-    """What the driver counts. Implements ``CallObserver`` and ``PublishObserver``."""
+    """What the driver counts. Implements ``CallObserver``."""
 
     def __init__(self, driver: str, keys: Sequence[str]) -> None:
         self.registry = CollectorRegistry()
@@ -104,18 +104,18 @@ class Metrics:
         self._recovered.labels(self._driver).set(recovered)
 
     def published(self, generation: int, slices: int, writes: int) -> None:
-        """See ``PublishObserver``."""
+        """As of ``PublishObserver``."""
         self._generation.labels(self._driver).set(generation)
         self._slices.labels(self._driver).set(slices)
         self._writes.labels(self._driver).inc(writes)
         self._published.labels(self._driver).set_to_current_time()
 
     def publish_failed(self) -> None:
-        """See ``PublishObserver``."""
+        """As of ``PublishObserver``."""
         self._failures.labels(self._driver).inc()
 
     def dropped_fields(self, collection: str, paths: Sequence[str]) -> None:
-        """See ``PublishObserver``."""
+        """As of ``PublishObserver``."""
         self._dropped.labels(self._driver, collection.rpartition("/")[2]).inc(len(paths))
 
 

@@ -23,12 +23,18 @@ class Registrar:
     """
 
     def __init__(
-        self, driver: str, endpoint: Path, versions: Sequence[str], on_registered: Callable[[], None]
+        self,
+        driver: str,
+        endpoint: Path,
+        versions: Sequence[str],
+        on_registered: Callable[[], None],
+        on_refused: Callable[[str], None],
     ) -> None:
         self._driver = driver
         self._endpoint = endpoint
         self._versions = list(versions)
         self._on_registered = on_registered
+        self._on_refused = on_refused
         self.registered = threading.Event()
         self.problem = ""
         self._log = structlog.get_logger("affinity_driver.kubelet")
@@ -73,4 +79,5 @@ class Registrar:
         else:
             self.problem = request.error
             self._log.error("the kubelet refuses the registration", error=request.error)
+            self._on_refused(request.error)
         return registration.RegistrationStatusResponse()

@@ -30,7 +30,7 @@ COALESCE = 0.05
 
 
 class PublishObserver(Protocol):
-    """Who wants to know what publishing did: the metrics."""
+    """Who wants to know what publishing did: metrics and events."""
 
     def published(self, generation: int, slices: int, writes: int) -> None:
         """A pass ended well; ``writes`` is 0 when nothing had to change."""
@@ -42,6 +42,10 @@ class PublishObserver(Protocol):
 
     def dropped_fields(self, collection: str, paths: Sequence[str]) -> None:
         """The API server stored an object without some of its fields."""
+        ...
+
+    def problem(self, reason: str, message: str) -> None:
+        """Something that a person has to put right; told once per process."""
         ...
 
 
@@ -121,7 +125,7 @@ class Publisher:
         pool = self._pool()
         wrong = problems(pool)
         if wrong:
-            self._report("faulty pool, not published: " + "; ".join(wrong))
+            self._report("PoolInvalid", "faulty pool, not published: " + "; ".join(wrong))
             return self._options.resync
         existing = {path: self._list(path, pool) for path in (RESOURCE_SLICES, METADATA_SLICES)}
         settling = self._settling(pool, existing)
@@ -188,12 +192,13 @@ class Publisher:
                 _sans_generation(stored),
             )
             self._observer.dropped_fields(write.collection, dropped)
-            self._report(str(DroppedFieldsError(write.collection, write.name, dropped)))
+            self._report("DroppedFields", str(DroppedFieldsError(write.collection, write.name, dropped)))
 
-    def _report(self, problem: str) -> None:
-        if problem not in self._reported:
-            self._reported.add(problem)
-            self._log.error("cannot publish as wanted", problem=problem)
+    def _report(self, reason: str, message: str) -> None:
+        if message not in self._reported:
+            self._reported.add(message)
+            self._log.error("cannot publish as wanted", reason=reason, problem=message)
+            self._observer.problem(reason, message)
 
     def _run(self) -> None:
         failures = 0

@@ -14,6 +14,8 @@ from typing import Any
 import grpc
 import pytest
 from harness.kubelet import KubeletClient, kubelet
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from affinity_driver.claims.errors import ClaimChangedError, IncompatibleError
 from affinity_driver.kubeletplugin.registrar import Registrar
@@ -27,6 +29,7 @@ from affinity_driver.kubeletplugin.sockets import (
     plugin_socket,
     registration_socket,
 )
+from affinity_driver.proto import dra_v1_pb2 as dra
 from affinity_driver.state.device_state import PreparedDevice
 
 REGISTRY = Path("/var/lib/kubelet/plugins_registry")
@@ -161,10 +164,13 @@ class Served:
         self.plugin, self.seen = Scripted(), Seen()
         self.service = DRAPlugin(self.plugin, self.seen, margin=0.2)
         self.registered = threading.Event()
+        self.refusals: list[str] = []
         registry = root / "reg"
         registry.mkdir()
         endpoint = root / "dra.sock"
-        self.registrar = Registrar("nic.example.com", endpoint, ["v1.DRAPlugin"], self.registered.set)
+        self.registrar = Registrar(
+            "nic.example.com", endpoint, ["v1.DRAPlugin"], self.registered.set, self.refusals.append
+        )
         self.servers = [
             UnixServer(endpoint, self.service.handlers(), 64),
             UnixServer(registry / "x-reg.sock", self.registrar.handlers(), 4),
@@ -213,6 +219,7 @@ class TestRegistration:
         refused = KubeletClient(served.registry)
         refused.register(accept=False)
         assert served.registrar.problem == "refused"
+        assert served.refusals == ["refused"]
         assert not served.registered.is_set()
 
     def test_registering_again_after_a_kubelet_restart(self, served: Served) -> None:
@@ -310,3 +317,52 @@ class TestPrepare:
         with pytest.raises(grpc.RpcError) as refused:
             client.prepare(*(claim("good", f"u{number}") for number in range(1025)))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+class TestHostileCalls:
+    """Whatever comes in, the service goes on and nothing of it reaches a file name."""
+
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        data=st.binary(max_size=300),
+        method=st.sampled_from(["NodePrepareResources", "NodeUnprepareResources"]),
+    )
+    def test_any_bytes(self, served: Served, client: KubeletClient, data: bytes, method: str) -> None:
+        before = len(served.plugin.calls)
+        code = None
+        try:
+            client.raw(method, data)
+        except grpc.RpcError as error:
+            code = error.code()
+        assert code in {None, grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT}
+        for _, uid in served.plugin.calls[before:]:
+            assert "/" not in uid
+            assert uid not in {"", ".", ".."}
+
+    def test_unknown_fields_are_ignored(self, client: KubeletClient) -> None:
+        known = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="d", name="good", uid="u-1")])
+        unknown = b"\xfa\x3f\x03abc"  # field 1023, length-delimited
+        answer = dra.NodePrepareResourcesResponse.FromString(
+            client.raw("NodePrepareResources", known.SerializeToString() + unknown)
+        )
+        assert answer.claims["u-1"].error == ""
+
+    def test_oversized_messages_are_refused(self, client: KubeletClient) -> None:
+        with pytest.raises(grpc.RpcError) as refused:
+            client.raw("NodePrepareResources", b"\0" * (4 * 1024 * 1024 + 1))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert client.prepare(claim("good"))["uid-good"].error == ""
+
+    def test_unknown_methods_and_services_are_unimplemented(self, client: KubeletClient) -> None:
+        with pytest.raises(grpc.RpcError) as refused:
+            client.raw("NodeDance", b"")
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    def test_many_cancelled_calls_leave_a_working_service(
+        self, served: Served, client: KubeletClient
+    ) -> None:
+        for number in range(100):
+            client.start_prepare(claim("slow", f"u{number % 10}")).cancel()
+        served.plugin.go_on.set()
+        assert client.prepare(claim("good"))["uid-good"].error == ""
+        assert served.service.drain(10)
