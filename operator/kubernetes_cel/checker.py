@@ -33,13 +33,17 @@ from kubernetes_cel.values import Uint
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A checked tree: `types` by node id, `overloads` by id of each call, `constants` by id of type names."""
+    """A checked tree: `types` by node id, `overloads` by id of each call, `constants` by id of type names.
+
+    `nodes` are all nodes that are evaluated, parents before what is below them.
+    """
 
     root: Expr
     source: Source
     types: Mapping[int, Type]
     overloads: Mapping[int, tuple[str, ...]]
     constants: Mapping[int, Type]
+    nodes: Sequence[Expr] = ()
 
 
 def check(root: Expr, source: Source, declarations: Declarations) -> Checked:
@@ -48,8 +52,9 @@ def check(root: Expr, source: Source, declarations: Declarations) -> Checked:
     drive(checker.check(root))
     if checker.issues:
         raise CheckError(checker.issues, source.text)
-    final = {node: checker.bindings.resolve(t, unbound_to_dyn=True) for node, t in checker.types.items()}
-    return Checked(root, source, final, checker.overloads, checker.constants)
+    resolve = checker.bindings.resolve
+    final = {node: resolve(t, unbound_to_dyn=True) if t.generic else t for node, t in checker.types.items()}
+    return Checked(root, source, final, checker.overloads, checker.constants, checker.nodes)
 
 
 _LITERALS: dict[type, Type] = {
@@ -84,6 +89,7 @@ class _Checker:
         self.overloads: dict[int, tuple[str, ...]] = {}
         self.constants: dict[int, Type] = {}
         self.issues: list[Issue] = []
+        self.nodes: list[Expr] = []
 
     # -- findings
 
@@ -138,23 +144,36 @@ class _Checker:
 
     def check(self, node: Expr) -> Work[None]:
         """Give the node and all below it a type."""
-        if isinstance(node, Literal):
-            self.types[node.id] = _LITERALS[type(node.value)]
-        elif isinstance(node, Ident):
+        self.nodes.append(node)
+        if isinstance(node, Call):
+            return self._call(node)
+        if isinstance(node, Select):
+            return self._select(node)
+        if isinstance(node, Comprehension):
+            return self._comprehension(node)
+        if isinstance(node, ListLiteral):
+            return self._list(node)
+        if isinstance(node, MapLiteral):
+            return self._map(node)
+        if isinstance(node, StructLiteral):
+            return self._struct(node)
+        return self._leaf(node)
+
+    def _leaf(self, node: Expr) -> Work[None]:
+        self._check_leaf(node)
+        return
+        yield
+
+    def _check_leaf(self, node: Expr) -> bool:
+        """Give a constant or name its type at once; False for everything else."""
+        if isinstance(node, Ident):
             if not self._resolve_name(node, node.name):
                 self._undeclared(node.id, node.name)
-        elif isinstance(node, Select):
-            yield from self._select(node)
-        elif isinstance(node, Call):
-            yield from self._call(node)
-        elif isinstance(node, ListLiteral):
-            yield from self._list(node)
-        elif isinstance(node, MapLiteral):
-            yield from self._map(node)
-        elif isinstance(node, StructLiteral):
-            yield from self._struct(node)
-        else:
-            yield from self._comprehension(node)
+            return True
+        if isinstance(node, Literal):
+            self.types[node.id] = _LITERALS[type(node.value)]
+            return True
+        return False
 
     def _select(self, node: Select) -> Work[None]:
         if not node.test_only:
@@ -166,7 +185,8 @@ class _Checker:
 
     def _field(self, node: int, operand: Expr, field: str, *, optional: bool) -> Work[Type]:
         """The type of a field of an operand."""
-        yield self.check(operand)
+        if not self._check_leaf(operand):
+            yield self.check(operand)
         target, was_optional = types.unwrap_optional(self.bindings.resolve(self.types[operand.id]))
         result = types.dyn
         if target.kind == types.MAP:
@@ -193,7 +213,8 @@ class _Checker:
             self.overloads[node.id] = ("select_optional_field",)
             return
         for arg in node.args:
-            yield self.check(arg)
+            if not self._check_leaf(arg):
+                yield self.check(arg)
         functions = self._declarations.functions
         if node.target is None:
             function = functions.get(node.function.removeprefix("."))
@@ -261,10 +282,9 @@ class _Checker:
 
     def _instantiate(self, overload: Overload) -> tuple[Sequence[Type], Type]:
         """Argument and result types with fresh variables for the overload's type parameters."""
-        names = types.param_names((overload.result, *overload.args))
-        if not names:
+        if not overload.params:
             return overload.args, overload.result
-        fresh = {name: self.bindings.fresh() for name in names}
+        fresh = {name: self.bindings.fresh() for name in overload.params}
         replacement = fresh.__getitem__
         wanted = [types.replace_params(t, replacement) for t in overload.args]
         return wanted, types.replace_params(overload.result, replacement)

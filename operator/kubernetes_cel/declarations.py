@@ -52,6 +52,11 @@ class Overload:
     #: Upstream binds the implementation as a function of any arity, although it has one or two arguments:
     #: then the first failing argument ends the call, where two-argument functions evaluate (and charge) both.
     variadic: bool = False
+    #: Names of the type parameters in the signature.
+    params: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", tuple(types.param_names((self.result, *self.args))))
 
 
 @dataclass(frozen=True, slots=True)

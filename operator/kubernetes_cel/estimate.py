@@ -21,6 +21,7 @@ from kubernetes_cel.ast import (
     Literal,
     MapLiteral,
     Select,
+    StructLiteral,
 )
 from kubernetes_cel.checker import Checked
 from kubernetes_cel.costs import (
@@ -164,33 +165,51 @@ class _Estimator:
 
     def cost(self, node: Expr) -> Work[Range]:
         """Cost of a node and all below it."""
+        if isinstance(node, Call):
+            return self._call(node)
+        if isinstance(node, Select):
+            return self._select(node)
+        if isinstance(node, Comprehension):
+            return self._let(node) if node.macro == "let" else self._comprehension(node)
+        if isinstance(node, ListLiteral):
+            return self._list(node)
+        if isinstance(node, MapLiteral):
+            return self._map(node)
+        return self._other(node)
+
+    def _other(self, node: Expr) -> Work[Range]:
+        leaf = self._leaf(node)
+        if leaf is not None:
+            return leaf
+        total = Range(STRUCT_COST, STRUCT_COST)
+        if isinstance(node, StructLiteral):
+            for entry in node.fields:
+                total = total.plus((yield self.cost(entry.value)))
+        return total
+
+    def _leaf(self, node: Expr) -> Range | None:
+        """Cost of a constant or name at once; None for everything else."""
         if isinstance(node, Literal):
             return ZERO
         if isinstance(node, Ident):
             local = self._local(node.name)
-            self.paths[node.id] = (node.name.removeprefix("."),) if local is None else local.path
-            return Range(IDENT_COST, IDENT_COST)
-        if isinstance(node, Select):
-            return (yield from self._select(node))
-        if isinstance(node, Call):
-            return (yield from self._call(node))
-        if isinstance(node, ListLiteral):
-            return (yield from self._list(node))
-        if isinstance(node, MapLiteral):
-            return (yield from self._map(node))
-        if isinstance(node, Comprehension):
-            return (yield from (self._let(node) if node.macro == "let" else self._comprehension(node)))
-        total = Range(STRUCT_COST, STRUCT_COST)
-        for entry in node.fields:
-            total = total.plus((yield self.cost(entry.value)))
-        return total
+            if local is not None:
+                self.paths[node.id] = local.path
+            else:
+                # A name that needs its dot, because a loop variable hides it, keeps it and so gets no size
+                # hint.
+                bare = node.name.removeprefix(".")
+                self.paths[node.id] = (bare if self._local(bare) is None else node.name,)
+            return ONE
+        return None
 
     def _select(self, node: Select) -> Work[Range]:
         if node.id in self.checked.constants:
             # A qualified type name: upstream makes it an identifier.
             self.paths[node.id] = ()
             return Range(IDENT_COST, IDENT_COST)
-        total: Range = yield self.cost(node.operand)
+        leaf = self._leaf(node.operand)
+        total: Range = (yield self.cost(node.operand)) if leaf is None else leaf
         if node.test_only:
             return total
         if self._type(node.operand).kind in (types.MAP, types.STRUCT, types.TYPE_PARAM):
@@ -283,7 +302,8 @@ class _Estimator:
         args: list[_Argument] = []
         costs: list[Range] = []
         for arg in node.args:
-            costs.append((yield self.cost(arg)))
+            leaf = self._leaf(arg)
+            costs.append((yield self.cost(arg)) if leaf is None else leaf)
             args.append(self._argument(arg))
         overloads = self.checked.overloads.get(node.id, ())
         if not overloads:

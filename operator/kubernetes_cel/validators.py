@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kubernetes_cel import types
-from kubernetes_cel.ast import Call, Expr, ListLiteral, Literal, MapLiteral, children, walk
+from kubernetes_cel.ast import Call, Expr, ListLiteral, Literal, MapLiteral, children
 from kubernetes_cel.checker import Checked
 from kubernetes_cel.declarations import Declarations
 from kubernetes_cel.dispatch import target
@@ -28,7 +28,7 @@ def validate(checked: Checked, declarations: Declarations) -> None:
 
 
 def _first_literals(checked: Checked, functions: Iterable[str]) -> Iterator[tuple[Call, Literal]]:
-    for node in walk(checked.root):
+    for node in checked.nodes:
         if isinstance(node, Call) and node.function in functions and node.args:
             first = node.args[0]
             if isinstance(first, Literal):
@@ -57,7 +57,10 @@ def _bad_patterns(checked: Checked) -> Iterator[tuple[int, str]]:
 
 def _mixed_literals(checked: Checked, declarations: Declarations) -> Iterator[tuple[int, str]]:
     """List and map literals whose elements differ in type, `dyn` being one of its own."""
-    for node in _outside(checked.root, declarations.mixed):
+    nodes: Iterable[Expr] = checked.nodes
+    if any(isinstance(node, Call) and node.function in declarations.mixed for node in nodes):
+        nodes = _outside(checked.root, declarations.mixed)
+    for node in nodes:
         if isinstance(node, ListLiteral):
             common: Type | None = None
             for i, element in enumerate(node.elements):

@@ -13,7 +13,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from kubernetes_cel import costs, types
-from kubernetes_cel.ast import Call, Entry, Expr, ListLiteral, Literal, MapLiteral, walk
+from kubernetes_cel.ast import Call, Entry, Expr, ListLiteral, Literal, MapLiteral
 from kubernetes_cel.costs import CallEstimate, CostModel, Node, SizeHint, estimated_size
 from kubernetes_cel.declarations import Function, Overload
 from kubernetes_cel.errors import EvaluationError
@@ -315,7 +315,7 @@ def check_format(text: str, arguments: Sequence[Expr], type_of: Callable[[int], 
 
 def check_formats(checked: Checked, _: Declarations) -> Iterator[tuple[int, str]]:
     """Validator: all calls of `format` with a constant format and a literal list of arguments."""
-    for node in walk(checked.root):
+    for node in checked.nodes:
         if not isinstance(node, Call) or node.function != "format" or len(node.args) != 1:
             continue
         text, arguments = node.target, node.args[0]
