@@ -1,4 +1,4 @@
-"""Regenerates ``tests/data/cel_golden.json``: what cel-go answers to a fixed list of expressions.
+"""Regenerates the goldens of ``tests/data``: what cel-go answers to fixed lists of expressions.
 
 The goldens let every test run compare with cel-go without a Go toolchain. ``python -m differential.goldens``
 (with ``tests`` on the path) asks the oracle the expressions of the file again and rewrites it; the
@@ -16,12 +16,14 @@ from typing import Any
 
 from harness.oracle import Oracle
 
-GOLDEN = Path(__file__).resolve().parent.parent / "data" / "cel_golden.json"
+DATA = Path(__file__).resolve().parent.parent / "data"
+#: The language and its environments; one call of every library function with typical and odd arguments.
+GOLDEN, LIBRARIES = DATA / "cel_golden.json", DATA / "cel_library_golden.json"
 
 
-def load() -> dict[str, Any]:
-    """The golden file as it is committed."""
-    data: dict[str, Any] = json.loads(GOLDEN.read_text())
+def load(path: Path = GOLDEN) -> dict[str, Any]:
+    """A golden file as it is committed."""
+    data: dict[str, Any] = json.loads(path.read_text())
     return data
 
 
@@ -51,9 +53,10 @@ def dump(golden: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    golden = load()
     with Oracle("cel") as oracle:
-        GOLDEN.write_text(dump(golden, ask(oracle, golden)))
+        for path in (GOLDEN, LIBRARIES):
+            golden = load(path)
+            path.write_text(dump(golden, ask(oracle, golden)))
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from differential import goldens
@@ -23,8 +24,9 @@ def oracle() -> Iterator[Oracle]:
         yield running
 
 
-def test_goldens_are_what_cel_go_answers(oracle: Oracle) -> None:
-    golden = goldens.load()
+@pytest.mark.parametrize("path", [goldens.GOLDEN, goldens.LIBRARIES], ids=lambda path: path.stem)
+def test_goldens_are_what_cel_go_answers(oracle: Oracle, path: Path) -> None:
+    golden = goldens.load(path)
     rows = goldens.ask(oracle, golden)
     changed = [(old, new) for old, new in zip(golden["rows"], rows, strict=True) if old != new]
     # A row whose rare order of entries did not come up in one of two runs is not a change.
