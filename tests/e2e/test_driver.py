@@ -128,7 +128,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def installed(two_nodes: Cluster) -> Cluster:
-    Product(two_nodes).install("manifests/driver-nic", "manifests/driver-fpga")
+    Product(two_nodes).install("driver-nic", "driver-fpga")
     return two_nodes
 
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def installed(control_plane: Cluster) -> Cluster:
-    Product(control_plane).install("manifests/driver-nic")
+    Product(control_plane).install("driver-nic")
     return control_plane
 
 

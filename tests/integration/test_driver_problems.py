@@ -30,7 +30,7 @@ def root() -> Iterator[Path]:
 
 def set_up(cluster: Cluster) -> tuple[str, Path]:
     """A node and the driver's kubeconfig for it."""
-    Product(cluster).install("manifests/driver-nic")
+    Product(cluster).install("driver-nic")
     node = f"n-{uuid.uuid4().hex[:8]}"
     cluster.add_node(node)
     return node, cluster.service_account_kubeconfig(NAMESPACE, "affinity-driver-nic", node)

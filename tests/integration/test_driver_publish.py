@@ -26,7 +26,7 @@ ACCOUNT = "affinity-driver-nic"
 
 @pytest.fixture(scope="module")
 def installed(control_plane: Cluster) -> Cluster:
-    Product(control_plane).install("manifests/driver-nic")
+    Product(control_plane).install("driver-nic")
     return control_plane
 
 
