@@ -194,6 +194,35 @@ class Variable(Attribute):
         return super().code() if keys is None else _field_code(self.name, keys, lead=1)
 
 
+class Hidden(Attribute):
+    """A declared variable that a loop variable hides, written with a leading dot.
+
+    Upstream resolves what follows it outside of the evaluation: steps are not charged, and loop variables in
+    indexes are not there.
+    """
+
+    __slots__ = ("name", "qualifiers")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.qualifiers: list[Qualifier] = []
+
+    def add(self, qualifier: Qualifier) -> None:
+        self.qualifiers.append(qualifier)
+
+    def resolver(self) -> Code:
+        name, qualifiers = self.name, self.qualifiers
+
+        def resolve(run: Run) -> Any:
+            if name not in run.vars:
+                raise EvaluationError(f"no such attribute(s): {name}")
+            outside = Run(run.vars, run.limit, 0)
+            outside.slots = [EvaluationError("no such attribute(s)")] * len(run.slots)
+            return apply_qualifiers(outside, run.vars[name], qualifiers)
+
+        return resolve
+
+
 class Local(Attribute):
     """A loop variable or accumulator. The slot holds its value, or the error it stands for."""
 

@@ -28,6 +28,7 @@ from kubernetes_cel.attributes import (
     LAZY,
     Attribute,
     Binding,
+    Hidden,
     Local,
     Presence,
     Qualifier,
@@ -145,7 +146,9 @@ class _Planner:
                 make = scope.get(name)
                 if make is not None:
                     return make()
-        return Variable(name.removeprefix("."))
+            return Variable(name)
+        bare = name[1:]
+        return Hidden(bare) if any(bare in scope for scope in self._scopes) else Variable(bare)
 
     # -- attributes
 
