@@ -166,7 +166,9 @@ def parse_ip(text: str) -> IP:
     try:
         return IP(*_parse_address(text))
     except _ParseError as e:
-        raise EvaluationError(f'IP Address "{text}" parse error during conversion from string: {e}') from None
+        raise EvaluationError(
+            f'IP Address "{text}" parse error during conversion from string: ParseAddr("{text}"): {e}'
+        ) from None
 
 
 def parse_cidr(text: str) -> CIDR:
@@ -179,9 +181,8 @@ def parse_cidr(text: str) -> CIDR:
         if not _BITS.match(bits) or int(bits) > ip.bits:
             raise _ParseError("prefix length out of range")
     except _ParseError as e:
-        raise EvaluationError(
-            f'network address parse error during conversion from string: "{text}": {e}'
-        ) from None
+        problem = "network address parse error during conversion from string: "
+        raise EvaluationError(f'{problem}{problem}netip.ParsePrefix("{text}"): {e}') from None
     return CIDR(ip, int(bits))
 
 
