@@ -40,7 +40,7 @@ def demand(requested: Amounts, capacities: Mapping[str, Capacity]) -> Demand:
     amounts = {}
     for name, capacity in capacities.items():
         amount = _consumed(requested.get(name), capacity, name)
-        if amount.amount < 0:
+        if amount.nano < 0:
             raise CapacityError(f"capacity {name}: the amount {amount} is negative")
         amounts[name] = amount
     for name, capacity in capacities.items():
@@ -53,11 +53,11 @@ def fits(amounts: Amounts, capacities: Mapping[str, Capacity], *used: Amounts) -
     """Empty when ``amounts`` fit beside everything in ``used``, otherwise the first capacity that does
     not."""
     for name, capacity in capacities.items():
-        total = amounts[name].amount
+        total = amounts[name].nano
         for consumed in used:
             if name in consumed:
-                total += consumed[name].amount
-        if total > capacity.value.amount:
+                total += consumed[name].nano
+        if total > capacity.value.nano:
             return name
     return ""
 
@@ -89,7 +89,7 @@ def _round_range(requested: Quantity, policy: RequestPolicy, name: str) -> Quant
             raise CapacityError(f"capacity {name}: {requested} is not representable in thousandths")
         low, unit = minimum.milli, step.milli
     else:
-        if requested.amount > quantity.INT64_MAX:
+        if requested.nano > quantity.INT64_MAX * quantity.NANO:
             raise CapacityError(f"capacity {name}: {requested} is beyond 64 bits")
         amount, low, unit = requested.value, minimum.value, step.value
     steps = -((low - amount) // unit)

@@ -309,7 +309,7 @@ class Search:
                 self._tx.put(self._counters, key, amount if before is None else before + amount)
         for (counter_set, counter), left in self._left_in(pool).items():
             drawn = self._counters.get((pool.id, counter_set, counter))
-            if left.amount < (drawn.amount if drawn is not None else 0):
+            if left.nano < (drawn.nano if drawn is not None else 0):
                 return False
         return True
 

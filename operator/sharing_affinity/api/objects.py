@@ -483,7 +483,7 @@ def _allocation(reader: Reader) -> Allocation:
 def _result(reader: Reader) -> AllocationResult:
     consumed = {}
     for name, amount in reader.quantities("consumedCapacity").items():
-        if amount.amount >= 0:
+        if amount.nano >= 0:
             consumed[sys.intern(name)] = amount
     return AllocationResult(
         request=sys.intern(reader.text("request")),
@@ -600,7 +600,7 @@ def _policy(reader: Reader, unsupported: list[str]) -> RequestPolicy:
         return limits.quantity(name) if limits is not None and limits.has(name) else None
 
     step = bound("step")
-    if step is not None and step.amount <= 0:
+    if step is not None and step.nano <= 0:
         raise reader.fail("validRange.step", "is not positive")
     if step is not None and bound("min") is None:
         raise reader.fail("validRange.min", "is missing")

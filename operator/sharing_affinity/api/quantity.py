@@ -1,9 +1,10 @@
 """Kubernetes quantities, exact.
 
-A quantity is a rational number with at most nine decimal digits after the point in practice, but nothing here
-rounds: ``500m``, ``1Ki``, ``1e3`` and ``1.5Gi`` compare by value. ``value`` and ``milli`` round away from
-zero the way the API machinery's ``Value()`` and ``MilliValue()`` do, because step arithmetic of request
-policies is defined on them. Numbers beyond int64 keep their value and report themselves as not representable.
+A quantity is a whole number of billionths: the API machinery knows nothing finer and rounds it up when it
+reads, so nothing is lost and all arithmetic is on integers of any size. ``500m``, ``1Ki``, ``1e3`` and
+``1.5Gi`` compare by value. ``value`` and ``milli`` round away from zero the way the API machinery's
+``Value()`` and ``MilliValue()`` do, because step arithmetic of request policies is defined on them. Numbers
+beyond int64 keep their value.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 INT64_MAX: Final = 2**63 - 1
+NANO: Final = 10**9
 
 _FORM = re.compile(
     r"^(?P<sign>[+-]?)(?P<digits>\d+(?:\.\d*)?|\.\d+)"
@@ -36,63 +38,63 @@ class QuantityError(ValueError):
     """The text is not a quantity."""
 
 
-@dataclass(frozen=True, slots=True, order=False)
+@dataclass(frozen=True, slots=True)
 class Quantity:
-    """An exact amount. Equality and order are by value; ``form`` only says how to print it."""
+    """An exact amount in billionths. Equality and order are by value; ``form`` only says how to print it."""
 
-    amount: Fraction
+    nano: int
     form: Format = DECIMAL_SI
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Quantity) and self.amount == other.amount
+        return isinstance(other, Quantity) and self.nano == other.nano
 
     def __hash__(self) -> int:
-        return hash(self.amount)
+        return hash(self.nano)
 
     def __lt__(self, other: Quantity) -> bool:
-        return self.amount < other.amount
+        return self.nano < other.nano
 
     def __le__(self, other: Quantity) -> bool:
-        return self.amount <= other.amount
+        return self.nano <= other.nano
 
     def __gt__(self, other: Quantity) -> bool:
-        return self.amount > other.amount
+        return self.nano > other.nano
 
     def __ge__(self, other: Quantity) -> bool:
-        return self.amount >= other.amount
+        return self.nano >= other.nano
 
     def __add__(self, other: Quantity) -> Quantity:
-        return Quantity(self.amount + other.amount, self.form)
+        return Quantity(self.nano + other.nano, self.form)
 
     def __sub__(self, other: Quantity) -> Quantity:
-        return Quantity(self.amount - other.amount, self.form)
+        return Quantity(self.nano - other.nano, self.form)
+
+    @property
+    def amount(self) -> Fraction:
+        """The amount in units."""
+        return Fraction(self.nano, NANO)
 
     @property
     def value(self) -> int:
         """The integer value, rounded away from zero."""
-        return _round_away(self.amount)
+        return _divide_away(self.nano, NANO)
 
     @property
     def milli(self) -> int:
         """Thousandths, rounded away from zero."""
-        return _round_away(self.amount * 1000)
+        return _divide_away(self.nano, NANO // 1000)
 
     def exact_milli(self) -> int | None:
         """Thousandths when that loses nothing and fits int64, otherwise ``None``."""
-        scaled = self.amount * 1000
-        if scaled.denominator != 1 or abs(scaled.numerator) > INT64_MAX:
-            return None
-        return scaled.numerator
+        scaled, rest = divmod(self.nano, NANO // 1000)
+        return None if rest or abs(scaled) > INT64_MAX else scaled
 
     def __str__(self) -> str:
         return canonical(self)
 
 
-def _round_away(amount: Fraction) -> int:
-    whole, rest = divmod(abs(amount.numerator), amount.denominator)
-    if rest:
-        whole += 1
-    return whole if amount >= 0 else -whole
+def _divide_away(number: int, by: int) -> int:
+    return -(-number // by) if number >= 0 else number // by
 
 
 @lru_cache(maxsize=8192)
@@ -106,7 +108,7 @@ def parse(text: str) -> Quantity:
     match = _FORM.match(text)
     if match is None:
         raise QuantityError(f"{text!r} is not a quantity such as 16, 500m, 1.5Gi or 1e3")
-    amount = Fraction(match["digits"])
+    amount = Fraction(match["digits"]) * NANO
     suffix, exponent = match["suffix"], match["exp"]
     form = DECIMAL_SI
     if suffix in _BINARY:
@@ -120,39 +122,33 @@ def parse(text: str) -> Quantity:
         form = DECIMAL_EXPONENT
     else:
         amount *= Fraction(10) ** _DECIMAL[suffix or ""]
-    # Finer than nano is rounded up, as upstream does.
-    nano = amount * 10**9
-    if nano.denominator != 1:
-        amount = Fraction(_round_away(nano), 10**9)
-    return Quantity(-amount if match["sign"] == "-" else amount, form)
+    nano = _divide_away(amount.numerator, amount.denominator)
+    return Quantity(-nano if match["sign"] == "-" else nano, form)
 
 
 def from_int(value: int, form: Format = DECIMAL_SI) -> Quantity:
-    return Quantity(Fraction(value), form)
+    return Quantity(value * NANO, form)
 
 
 def from_milli(value: int, form: Format = DECIMAL_SI) -> Quantity:
-    return Quantity(Fraction(value, 1000), form)
+    return Quantity(value * (NANO // 1000), form)
 
 
 def canonical(quantity: Quantity) -> str:
     """The canonical text: no fraction digits, the largest suffix that keeps the value whole."""
-    amount = quantity.amount
-    if amount == 0:
+    nano = abs(quantity.nano)
+    if nano == 0:
         return "0"
-    sign = "-" if amount < 0 else ""
-    amount = abs(amount)
+    sign = "-" if quantity.nano < 0 else ""
+    whole, rest = divmod(nano, NANO)
     # Binary suffixes carry no fractions below one; upstream falls back to decimal there as well.
-    if quantity.form == BINARY_SI and amount.denominator == 1 and amount >= 1024:
-        number, suffix = amount.numerator, ""
+    if quantity.form == BINARY_SI and not rest and whole >= 1024:
+        number, suffix = whole, ""
         for unit, factor in _BINARY.items():
-            if amount.numerator % factor == 0:
-                number, suffix = amount.numerator // factor, unit
+            if whole % factor == 0:
+                number, suffix = whole // factor, unit
         return f"{sign}{number}{suffix}"
-    power = -9
-    mantissa = (
-        (amount * 10**9).numerator if (amount * 10**9).denominator == 1 else _round_away(amount * 10**9)
-    )
+    power, mantissa = -9, nano
     while mantissa % 1000 == 0 and power < 18:
         mantissa //= 1000
         power += 3
@@ -162,4 +158,4 @@ def canonical(quantity: Quantity) -> str:
     return f"{sign}{mantissa}{suffix}"
 
 
-ZERO: Final = Quantity(Fraction(0))
+ZERO: Final = Quantity(0)

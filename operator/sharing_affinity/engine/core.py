@@ -91,6 +91,10 @@ class Engine:
         """
         return self._decider.decide(pod, now, new_uuid)
 
+    def explain(self, pod: PodKey, now: float) -> Decision:
+        """As :meth:`decide`, but every node is looked at for the diagnosis, however many there are."""
+        return self._decider.decide(pod, now, lambda: "", detail=1 << 30)
+
     def assume(self, placement: Placed) -> Changes:
         """Count the placement's claims as allocated until they are seen, confirmed or forgotten."""
         for write in placement.writes:

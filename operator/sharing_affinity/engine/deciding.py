@@ -8,7 +8,7 @@ the world, changes nothing in it but the queue of evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -19,11 +19,13 @@ from sharing_affinity.allocator.result import allocation
 from sharing_affinity.api import Claim, Node, Pod, Record, RecordedResult, RequestSpec
 from sharing_affinity.api.objects import DeviceConfig
 from sharing_affinity.api.reader import format_time
-from sharing_affinity.engine.diagnosing import fold_diagnosis, judge_node
+from sharing_affinity.engine.candidates import Choice, choose, ordered
+from sharing_affinity.engine.diagnosing import CLOSED, NO_DEVICE, fold_diagnosis, judge_node
 from sharing_affinity.engine.matching import Matches
 from sharing_affinity.engine.types import (
     ClaimWrite,
     Decision,
+    DeviceVerdict,
     Diagnosis,
     NodeVerdict,
     NotServed,
@@ -47,7 +49,10 @@ from sharing_affinity.pools import Pool
 
 MAX_STEPS: Final = 20_000
 """Devices one search may try on one node before it gives the node up."""
-_BACKOFF_TOPOLOGY: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+MAX_COMPARED: Final = 16
+"""Nodes that fit and are compared for packing before the best of them is taken."""
+DETAIL: Final = 32
+"""Nodes without openings that a diagnosis looks at one by one."""
 
 
 class _Pending(Exception):  # noqa: N818 - an answer, not an error
@@ -65,13 +70,24 @@ class Case:
     keys: dict[tuple[tuple[str, str], int, str], Extraction] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Log:
+    """What is noted on the way, for a diagnosis and for when to try again."""
+
+    verdicts: dict[str, tuple[str, tuple[DeviceVerdict, ...]]] = field(default_factory=dict)
+    rest: dict[str, int] = field(default_factory=dict)
+    retry: list[float] = field(default_factory=list)
+    placed: list[tuple[Pod, Node]] | None = None
+
+
 class Decider:
     """Decides for pods against one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def decide(self, key: PodKey, now: float, new_uuid: Callable[[], str]) -> Decision:
+    def decide(self, key: PodKey, now: float, new_uuid: Callable[[], str], detail: int = DETAIL) -> Decision:
+        """See :meth:`Engine.decide`; ``detail`` nodes without openings are looked at for the diagnosis."""
         case = self.open_case(key)
         if not isinstance(case, Case):
             return case
@@ -79,7 +95,7 @@ class Decider:
             problem = self.extraction_problem(case)
         except _Pending:
             return Unplaced(Reason.EXTRACTION_PENDING, "its sharing-affinity keys are still being extracted")
-        return problem or self._place(case, now, new_uuid)
+        return problem or self._place(case, now, new_uuid, detail)
 
     def completable(self, key: PodKey, now: float) -> bool:
         """Whether the rest of a pod's claims can be placed; only a certain no is a no."""
@@ -230,9 +246,7 @@ class Decider:
             "it stays pending until the claim or the pool changes",
         )
 
-    def _witness(
-        self, case: Case, pools: Sequence[tuple[str, str]] | dict[tuple[str, str], None]
-    ) -> Pool | None:
+    def _witness(self, case: Case, pools: Iterable[tuple[str, str]]) -> Pool | None:
         """A pool of these on some node that passes the pod's own constraints."""
         world = self._world
         for pool_id in sorted(pools):
@@ -298,120 +312,121 @@ class Decider:
             return "node(s) where the scheduler took the claim's allocation back", exclusion.until
         return "", None
 
-    def _candidates(self, case: Case, now: float) -> list[Node]:
-        """Nodes with devices for every request, in the order they are tried."""
-        world = self._world
-        names: set[str] | None = None
-        for claim in case.ours:
-            for request in claim.requests:
-                here: set[str] = set()
-                anywhere = False
-                for _, spec in request.alternatives():
-                    for matches in self._matches(spec):
-                        for pool_id in (*matches.affinity, *(matches.stock if spec.admin else ())):
-                            pool = world.pools[pool_id]
-                            nodes = {m.node_name for m in pool.members}
-                            anywhere = anywhere or "" in nodes
-                            here |= nodes
-                if not anywhere:
-                    names = here if names is None else names & here
-        nodes_found = (
-            [world.nodes[n] for n in names if n in world.nodes]
-            if names is not None
-            else list(world.nodes.values())
-        )
-        excluded = world.exclusions.get((case.pod.key, case.pod.meta.uid), {})
-        domains = {
-            (key, world.nodes[name].labels.get(key))
-            for name, exclusion in excluded.items()
-            if name in world.nodes and now < exclusion.until
-            for key in _BACKOFF_TOPOLOGY
-            if world.nodes[name].labels.get(key)
-        }
-
-        def rank(node: Node) -> tuple[bool, bool, str]:
-            near = any((key, node.labels.get(key)) in domains for key in _BACKOFF_TOPOLOGY)
-            return (node.name != case.pod.nominated_node, near, node.name)
-
-        return sorted(nodes_found, key=rank)
-
     # --- placing --------------------------------------------------------------------------------------------
 
-    def _place(self, case: Case, now: float, new_uuid: Callable[[], str]) -> Decision:
-        demand = Demand(case.pod, self._world.extended)
-        verdicts: list[NodeVerdict] = []
-        retry: list[float] = []
-        best: tuple[Solution, Node] | None = None
-        later: list[Node] = []
+    def _place(self, case: Case, now: float, new_uuid: Callable[[], str], detail: int) -> Decision:
+        world = self._world
+        choice = choose(
+            world, case.pod, case.ours, case.allocated, self._matches, partial(self.keys_of, case)
+        )
+        log = _Log()
         try:
-            for node, fit in self._fitting(case, demand, now, verdicts, retry):
-                if fit.preempting:
-                    later.append(node)
-                    continue
-                solution = self._try_node(case, node, now, verdicts, retry)
-                if solution is None:
-                    continue
-                if best is None or solution.new_locks < best[0].new_locks:
-                    best = (solution, node)
-                done = not self._world.options.scoring or not solution.new_locks
-                if done or node.name == case.pod.nominated_node:
-                    break
-            for node in later if best is None else ():
-                solution = self._try_node(case, node, now, verdicts, retry)
-                if solution is not None:
-                    best = (solution, node)
-                    break
+            best = self._best(case, choice, now, log)
         except Abort as abort:
             # Evaluated beforehand, so only an extractor set no witness was found for gets here.
             reason = Reason.SLICE_ERROR if isinstance(abort.cause, SliceError) else Reason.CLAIM_ERROR
             return Unplaced(reason, str(getattr(abort.cause, "message", abort.cause)))
         if best is None:
-            retry_at = min((t for t in retry if t > now), default=None)
-            diagnosis = Diagnosis(tuple(verdicts), len(self._world.nodes))
+            self._judge_rest(case, choice, now, log, detail)
+            retry_at = min((t for t in log.retry if t > now), default=None)
+            verdicts = tuple(NodeVerdict(n, *v) for n, v in sorted(log.verdicts.items()))
+            diagnosis = Diagnosis(verdicts, len(world.nodes), tuple(sorted(log.rest.items())))
             return Unplaced(Reason.NO_NODE, fold_diagnosis(diagnosis), diagnosis, retry_at)
         return self.placement(case, *best, now, new_uuid)
 
-    def _fitting(
-        self, case: Case, demand: Demand, now: float, verdicts: list[NodeVerdict], retry: list[float]
-    ) -> Iterator[tuple[Node, Fit]]:
-        topology = needs_topology(case.pod) or self._world.usage.repelling > 0
-        nodes = self._world.nodes
-        placed = [(p, nodes[n]) for p, n in self._world.usage.placed() if n in nodes] if topology else []
-        for node in self._candidates(case, now):
-            reason = self._constraint(case, node)
-            if not reason and topology:
-                reason = topology_reason(case.pod, node, placed, nodes.values())
-            if not reason:
-                reason, until = self._time_constraint(case, node, now)
-                if until is not None:
-                    retry.append(until)
-            fit = Fit(reason)
-            if not reason:
-                fit = resource_fit(demand, node, self._world.usage.load(node.name))
+    def _best(self, case: Case, choice: Choice, now: float, log: _Log) -> tuple[Solution, Node] | None:
+        """The first node that needs no new lock; else, of the first nodes that fit, the one that needs
+        fewest."""
+        best: tuple[Solution, Node] | None = None
+        later: list[Node] = []
+        fitting = 0
+        single = sum(len(c.requests) for c in case.ours) == 1
+        for node, packed in ordered(self._world, case.pod, choice, now):
+            fit = self._fit(case, node, now, log)
             if fit.reason:
-                verdicts.append(NodeVerdict(node.name, fit.reason))
-            else:
-                yield node, fit
+                log.verdicts[node.name] = (fit.reason, ())
+                continue
+            if fit.preempting:
+                later.append(node)
+                continue
+            solution = self._try_node(case, node, now, log)
+            if solution is None:
+                continue
+            fitting += 1
+            if best is None or solution.new_locks < best[0].new_locks:
+                best = (solution, node)
+            enough = fitting >= MAX_COMPARED or (single and not packed)
+            if not self._world.options.scoring or not solution.new_locks or enough:
+                break
+            if node.name == case.pod.nominated_node:
+                break
+        for node in later if best is None else ():
+            solution = self._try_node(case, node, now, log)
+            if solution is not None:
+                return (solution, node)
+        return best
 
-    def _try_node(
-        self, case: Case, node: Node, now: float, verdicts: list[NodeVerdict], retry: list[float]
-    ) -> Solution | None:
+    def _fit(self, case: Case, node: Node, now: float, log: _Log) -> Fit:
+        world = self._world
+        reason = self._constraint(case, node)
+        if not reason and (needs_topology(case.pod) or world.usage.repelling):
+            if log.placed is None:
+                nodes = world.nodes
+                log.placed = [(p, nodes[n]) for p, n in world.usage.placed() if n in nodes]
+            reason = topology_reason(case.pod, node, log.placed, world.nodes.values())
+        if not reason:
+            reason, until = self._time_constraint(case, node, now)
+            if until is not None:
+                log.retry.append(until)
+        if reason:
+            return Fit(reason)
+        return resource_fit(Demand(case.pod, world.extended), node, world.usage.load(node.name))
+
+    def _judge_rest(self, case: Case, choice: Choice, now: float, log: _Log, detail: int) -> None:
+        """Reasons for the nodes that were not visited: ``detail`` of them one by one, the others by
+        number."""
+        world = self._world
+        excluded = 0 if choice.only is None else sum(n not in choice.only for n in world.nodes)
+        if excluded:
+            log.rest[choice.why] = excluded
+        left = [
+            name
+            for name in sorted(choice.matching)
+            if name in world.nodes
+            and name not in log.verdicts
+            and (choice.only is None or name in choice.only)
+        ]
+        for name in left[:detail]:
+            node = world.nodes[name]
+            fit = self._fit(case, node, now, log)
+            if fit.reason:
+                log.verdicts[name] = (fit.reason, ())
+            else:
+                self._try_node(case, node, now, log)
+        if len(left) > detail:
+            log.rest[CLOSED] = len(left) - detail
+        none = len(world.nodes) - len(log.verdicts) - sum(log.rest.values())
+        if none > 0:
+            log.rest[NO_DEVICE] = none
+
+    def _try_node(self, case: Case, node: Node, now: float, log: _Log) -> Solution | None:
         world = self._world
         try:
             problem = self._others_elsewhere(case, node) if case.others else ""
             if problem:
-                verdicts.append(NodeVerdict(node.name, problem))
+                log.verdicts[node.name] = (problem, ())
                 return None
             requests = self.requests_on(case, node, now)
             solution = self.search(case, requests).run()
         except NodeError as error:
-            verdicts.append(NodeVerdict(node.name, str(error)))
+            log.verdicts[node.name] = (str(error), ())
             return None
         if solution is None:
             leaves = [leaf for claim in requests for request in claim for leaf in request]
             candidates = [c for leaf in leaves for c in leaf.candidates]
-            retry.extend(world.settles_at(c.id) for c in candidates if not c.settled)
-            verdicts.append(judge_node(world, node, requests, partial(self.keys_of, case), now))
+            log.retry.extend(world.settles_at(c.id) for c in candidates if not c.settled)
+            verdict = judge_node(world, node, requests, partial(self.keys_of, case), now)
+            log.verdicts[node.name] = (verdict.reason, verdict.devices)
         return solution
 
     def requests_on(self, case: Case, node: Node, now: float) -> Requests:

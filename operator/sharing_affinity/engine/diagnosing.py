@@ -18,6 +18,8 @@ from sharing_affinity.engine.world import World
 from sharing_affinity.extraction import Extracted, Unsatisfied
 from sharing_affinity.locks import LockState
 
+NO_DEVICE = "node(s) had no matching device of an affinity pool"
+CLOSED = "node(s) whose matching devices are locked to other values, used up or withheld"
 TOGETHER = "device(s) not free for all requests of the pod together"
 
 
@@ -105,9 +107,8 @@ def fold_diagnosis(diagnosis: Diagnosis) -> str:
     out."""
     total = diagnosis.total_nodes
     reasons = Counter(verdict.reason for verdict in diagnosis.nodes)
-    rest = total - len(diagnosis.nodes)
-    if rest > 0:
-        reasons["node(s) had no matching device of an affinity pool"] += rest
+    for reason, count in diagnosis.rest:
+        reasons[reason] += count
     parts = [f"{count} {_plural(reason)}" for reason, count in sorted(reasons.items())]
     listed = ", ".join(parts[:8]) + (f", and {len(parts) - 8} more reasons" if len(parts) > 8 else "")
     line = f"0/{total} nodes are available: {listed or 'there is no node'}."

@@ -144,10 +144,12 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The whole tree behind a message, for ``explain``."""
+    """The whole tree behind a message, for ``explain``. ``rest`` counts nodes by reason that were not looked
+    at one by one."""
 
     nodes: tuple[NodeVerdict, ...] = ()
     total_nodes: int = 0
+    rest: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,8 @@ class World:
         self.volumes: dict[str, Volume] = {}
         self.volume_claims: dict[ClaimKey, VolumeClaim] = {}
         self.pools: dict[PoolId, Pool] = {}
-        self.matches = MatchIndex(self.pools, selectors)
         self.ledger = Ledger()
+        self.matches = MatchIndex(self.pools, self.ledger, selectors)
         self.usage = Usage()
         self.assumed: dict[str, Assumption] = {}
         self.cleared: dict[str, Cleared] = {}
@@ -128,6 +128,9 @@ class World:
         self.notices: list[Notice] = []
         self.pods_of_claim: dict[ClaimKey, set[PodKey]] = {}
         self.extended: frozenset[str] = frozenset()
+        self.labelled: dict[tuple[str, str], dict[str, None]] = {}
+        self.idle: dict[ClaimKey, None] = {}
+        """Claims with an allocation that is reserved for nobody: what :mod:`releasing` looks at."""
         self._members: dict[PoolId, tuple[dict[str, ResourceSlice], dict[str, MetadataSlice]]] = {}
         self._node_pools: dict[str, tuple[NodePool, ...]] = {}
         self._pools_by_node: dict[str, dict[PoolId, None]] = {}
@@ -213,7 +216,7 @@ class World:
         self._versions.pop((kind, namespace, name), None)
         match kind:
             case "Node":
-                self.nodes.pop(name, None)
+                self._index_labels(self.nodes.pop(name, None), None)
                 self._node_pools.pop(name, None)
             case "DeviceClass":
                 self.classes.pop(name, None)
@@ -277,6 +280,7 @@ class World:
     def _apply_node(self, node: Node, _now: float) -> Changes:
         before = self.nodes.get(node.name)
         self.nodes[node.name] = node
+        self._index_labels(before, node)
         if before is None or before.labels != node.labels:
             self._node_pools.pop(node.name, None)
         if before is not None and (
@@ -292,6 +296,17 @@ class World:
         ):
             return Changes()
         return Changes(pods=self.waiting())
+
+    def _index_labels(self, before: Node | None, after: Node | None) -> None:
+        if before is not None:
+            for pair in before.labels.items():
+                here = self.labelled[pair]
+                del here[before.name]
+                if not here:
+                    del self.labelled[pair]
+        if after is not None:
+            for pair in after.labels.items():
+                self.labelled.setdefault(pair, {})[after.name] = None
 
     def _apply_class(self, device_class: DeviceClass, _now: float) -> Changes:
         self.classes[device_class.meta.name] = device_class
@@ -468,6 +483,10 @@ class World:
             changes = self._claim_gone(before)
             before = None
         self.claims[claim.key] = claim
+        if claim.allocation is not None and not claim.reserved_for and claim.record is not None:
+            self.idle[claim.key] = None
+        else:
+            self.idle.pop(claim.key, None)
         uid = claim.meta.uid
         freed: frozenset[DeviceId] = frozenset()
         if claim.allocation is not None:
@@ -483,7 +502,7 @@ class World:
                 assumption = None
             touched = frozenset()
             if assumption is None:
-                touched = freed = self.ledger.drop(uid)
+                touched = freed = self._touch(self.ledger.drop(uid))
                 self._unextracted.pop(uid, None)
             if before is not None and before.allocation is not None:
                 self._note_cleared(claim, before.allocation, now)
@@ -501,10 +520,11 @@ class World:
 
     def _claim_gone(self, claim: Claim) -> Changes:
         uid = claim.meta.uid
+        self.idle.pop(claim.key, None)
         self.assumed.pop(uid, None)
         self.cleared.pop(uid, None)
         self._unextracted.pop(uid, None)
-        freed = self.ledger.drop(uid)
+        freed = self._touch(self.ledger.drop(uid))
         self._repin(claim.key)
         pods = self.waiting() if freed else self._pods_waiting_for(claim.key)
         return Changes(pods=pods, pools=self._affinity_pools(d[:2] for d in freed))
@@ -526,7 +546,12 @@ class World:
                 self._unextracted[uid] = None
             hold = Hold(uid, *claim.key, result.request, result.share_id, result.consumed, keys, doubt)
             holds.append(((result.driver, result.pool, result.device), hold))
-        return self.ledger.place(uid, holds)
+        return self._touch(self.ledger.place(uid, holds))
+
+    def _touch(self, devices: frozenset[DeviceId]) -> frozenset[DeviceId]:
+        for pool_id in {device[:2] for device in devices}:
+            self.matches.pool_touched(pool_id)
+        return devices
 
     def _keys_of_holder(
         self, allocation: Allocation, result: AllocationResult, recorded: KeyMap | None
@@ -586,7 +611,7 @@ class World:
     def rederive_all(self) -> Changes:
         """Every holder anew: drop all holds, then enter them from claims and assumptions."""
         for uid in tuple(self.ledger.claims()):
-            self.ledger.drop(uid)
+            self._touch(self.ledger.drop(uid))
         self._unextracted.clear()
         touched: set[DeviceId] = set()
         for claim in self.claims.values():
@@ -663,7 +688,7 @@ class World:
         assumption = self.assumed.pop(uid, None)
         if assumption is None:
             return Changes()
-        freed = self.ledger.drop(uid)
+        freed = self._touch(self.ledger.drop(uid))
         self._unextracted.pop(uid, None)
         self._repin(assumption.key)
         return Changes(pods=self.waiting(), pools=self._affinity_pools(d[:2] for d in freed))

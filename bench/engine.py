@@ -1,0 +1,289 @@
+"""How the engine scales: time of a decision, of a rebuild, and memory, by number of nodes.
+
+    python -m bench engine [--nodes 100,1000,5000] [--claims 10000] [--decisions 2000] [--go] [-o json]
+
+N nodes with 8 shareable NICs of 16 slots each; 10,000 allocated claims (as many as fit at 100 nodes) with 8
+values of one key on 70 % of the devices; then pods with one claim, one request, values in turn, each decided,
+assumed and seen allocated. ``--go`` times the structured allocator of kube-scheduler on one such node, in the
+same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import resource
+import statistics
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sharing_affinity.api import record as records
+from sharing_affinity.engine import Applied, Engine, Options, Placed
+
+JSON = dict[str, Any]
+DRIVER = "nic.example.com"
+VALUES = [f"subnet-{i}" for i in range(8)]
+SLOTS = 16
+DEVICES = 8
+TARGETS = {
+    "decision p50 at 1,000 nodes, ms": 0.5,
+    "decision p99 at 1,000 nodes, ms": 3.0,
+    "p50 at 5,000 over 100 nodes": 2.0,
+    "rebuild of 10,000 claims, s": 1.5,
+    "memory at 1,000 nodes, MiB": 120.0,
+    "memory at 5,000 nodes, MiB": 250.0,
+}
+
+
+def cluster(nodes: int) -> Iterator[JSON]:
+    yield {
+        "kind": "DeviceClass",
+        "apiVersion": "resource.k8s.io/v1",
+        "metadata": {"name": "nic", "uid": "class"},
+        "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
+    }
+    for index in range(nodes):
+        name = f"node-{index:05}"
+        yield {
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name}},
+            "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "250"}},
+        }
+        yield {
+            "kind": "SharingAffinitySlice",
+            "apiVersion": "sharingaffinity.dev/v1alpha1",
+            "metadata": {"name": f"{name}-meta", "uid": f"{name}-meta"},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": name,
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 2},
+                "sharingAffinity": [
+                    {"name": "subnet", "expression": 'object.kind == "NICConfig" ? object.subnet : ""'}
+                ],
+            },
+        }
+        yield device_slice(name)
+
+
+def device_slice(node: str, fence: bool = True) -> JSON:
+    taints = [{"key": "sharingaffinity.dev/managed", "effect": "NoSchedule"}] if fence else []
+    return {
+        "kind": "ResourceSlice",
+        "apiVersion": "resource.k8s.io/v1",
+        "metadata": {"name": f"{node}-dev", "uid": f"{node}-dev"},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {
+                    "name": f"eth{d}",
+                    "allowMultipleAllocations": True,
+                    "attributes": {"model": {"string": "x710"}, "index": {"int": d}},
+                    "capacity": {
+                        "slots": {
+                            "value": str(SLOTS),
+                            "requestPolicy": {
+                                "default": "1",
+                                "validRange": {"min": "1", "max": str(SLOTS), "step": "1"},
+                            },
+                        }
+                    },
+                    "taints": taints,
+                }
+                for d in range(DEVICES)
+            ],
+        },
+    }
+
+
+def config(value: str) -> JSON:
+    parameters = {"apiVersion": f"{DRIVER}/v1", "kind": "NICConfig", "subnet": value, "mtu": 9000}
+    return {"opaque": {"driver": DRIVER, "parameters": parameters}}
+
+
+def claim(name: str, value: str, version: int = 1) -> JSON:
+    return {
+        "kind": "ResourceClaim",
+        "apiVersion": "resource.k8s.io/v1",
+        "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)},
+        "spec": {
+            "devices": {
+                "requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}],
+                "config": [config(value)],
+            }
+        },
+    }
+
+
+def held(nodes: int, claims: int) -> Iterator[JSON]:
+    """Allocated claims on 70 % of the devices, one value a device, spread evenly."""
+    rng = random.Random(5981)
+    devices = [(f"node-{n:05}", f"eth{d}") for n in range(nodes) for d in range(DEVICES)]
+    rng.shuffle(devices)
+    locked = devices[: len(devices) * 7 // 10]
+    # Some room stays on every device, or nothing could be packed.
+    number = min(claims, len(locked) * (SLOTS - 4))
+    for index in range(number):
+        at = index % len(locked)
+        node, device = locked[at]
+        raw = claim(f"held-{index}", VALUES[at % len(VALUES)])
+        result = {
+            "request": "nic",
+            "driver": DRIVER,
+            "pool": node,
+            "device": device,
+            "shareID": str(uuid.UUID(int=index)),
+            "consumedCapacity": {"slots": "1"},
+        }
+        field = {"key": "metadata.name", "operator": "In", "values": [node]}
+        raw["status"] = {
+            "allocation": {
+                "devices": {
+                    "results": [result],
+                    "config": [{"source": "FromClaim", **raw["spec"]["devices"]["config"][0]}],
+                },
+                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+                "allocationTimestamp": "2026-01-01T00:00:00Z",
+            }
+        }
+        yield raw
+
+
+def memory_mib() -> float:
+    with open("/proc/self/statm") as statm:  # noqa: PTH123 - a kernel file
+        return int(statm.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def extract(engine: Engine) -> None:
+    while engine.extract(1000):
+        pass
+
+
+def measure(nodes: int, claims: int, decisions: int) -> dict[str, float]:
+    gc.collect()
+    before = memory_mib()
+    engine = Engine(Options(fence_settle=0.0))
+    started = time.perf_counter()
+    for raw in cluster(nodes):
+        engine.observe(Applied(raw))
+    loaded = time.perf_counter()
+    holders = 0
+    for raw in held(nodes, claims):
+        engine.observe(Applied(raw))
+        holders += 1
+    extract(engine)
+    held_at = time.perf_counter()
+    engine.rebuild()
+    extract(engine)
+    rebuilt = time.perf_counter()
+    gc.collect()
+    used = memory_mib() - before
+    times = decide(engine, decisions)
+    return {
+        "nodes": nodes,
+        "claims": holders,
+        "slices s": loaded - started,
+        "claims s": held_at - loaded,
+        "rebuild s": rebuilt - held_at,
+        "p50 ms": statistics.median(times) * 1e3,
+        "p99 ms": statistics.quantiles(times, n=100)[98] * 1e3,
+        "max ms": max(times) * 1e3,
+        "MiB": used,
+    }
+
+
+def decide(engine: Engine, decisions: int) -> list[float]:
+    """Times of decisions; what is decided is assumed and seen, so that the next one meets it."""
+    numbers = iter(range(1, 10**9))
+    times = []
+    for index in range(decisions):
+        name = f"new-{index}"
+        raw = claim(name, VALUES[index % len(VALUES)])
+        engine.observe(Applied(raw))
+        engine.observe(
+            Applied(
+                {
+                    "kind": "Pod",
+                    "apiVersion": "v1",
+                    "metadata": {"name": name, "namespace": "default", "uid": f"pod-{name}"},
+                    "spec": {
+                        "containers": [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}],
+                        "resourceClaims": [{"name": "nic", "resourceClaimName": name}],
+                    },
+                    "status": {"phase": "Pending"},
+                }
+            )
+        )
+        extract(engine)
+        started = time.perf_counter()
+        decision = engine.decide(("default", name), 1.0, lambda: str(uuid.UUID(int=next(numbers))))
+        engine_time = time.perf_counter() - started
+        assert isinstance(decision, Placed), decision
+        times.append(engine_time)
+        engine.assume(decision)
+        write = decision.writes[0]
+        note = {"sharingaffinity.dev/allocation": records.encode(write.record)}
+        raw["metadata"].update(resourceVersion="2", annotations=note)
+        raw["status"] = {"allocation": write.allocation}
+        engine.observe(Applied(raw))
+    return times
+
+
+def go_nanos() -> float:
+    """The Go allocator's call on one node of this kind, milliseconds."""
+    sys.path.insert(0, "tests")
+    from harness import oracle
+
+    with oracle.Oracle("allocate") as running:
+        answer = running.ask(
+            {
+                "slices": [device_slice("node-00000", fence=False)],
+                "classes": [next(cluster(0))],
+                "claims": [claim("new", VALUES[0])],
+                "allocated": [],
+                "nodes": [{"metadata": {"name": "node-00000"}}],
+                "features": [],
+                "bench": 2000,
+            }
+        )
+    return float(answer["nodes"][0]["nanos"]) / 1e6
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table; with ``--go`` also how the median compares."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else "")
+    parser.add_argument("--nodes", default="100,1000,5000")
+    parser.add_argument("--claims", type=int, default=10_000)
+    parser.add_argument("--decisions", type=int, default=2_000)
+    parser.add_argument("--go", action="store_true", help="time upstream's allocator too (needs Go)")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    args = parser.parse_args(argv)
+    rows = [measure(int(n), args.claims, args.decisions) for n in args.nodes.split(",")]
+    content: JSON = {"rows": rows, "targets": TARGETS}
+    if args.go:
+        content["go ms"] = go_nanos()
+    if args.output == "json":
+        print(json.dumps(content, indent=2))
+        return 0
+    print("  ".join(f"{name:>10}" for name in rows[0]))
+    for row in rows:
+        print(
+            "  ".join(
+                f"{value:>10.3f}" if isinstance(value, float) else f"{value:>10}" for value in row.values()
+            )
+        )
+    if args.go:
+        ratio = rows[min(1, len(rows) - 1)]["p50 ms"] / content["go ms"]
+        print(f"\nGo allocator, one node: {content['go ms']:.4f} ms; p50 here is {ratio:.1f} times that")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
