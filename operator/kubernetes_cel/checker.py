@@ -35,7 +35,8 @@ from kubernetes_cel.values import Uint
 class Checked:
     """A checked tree: `types` by node id, `overloads` by id of each call, `constants` by id of type names.
 
-    `nodes` are all nodes that are evaluated, parents before what is below them.
+    `names` holds the variables that selections such as `a.b` turned out to be. `nodes` are all nodes that are
+    evaluated, parents before what is below them.
     """
 
     root: Expr
@@ -43,7 +44,8 @@ class Checked:
     types: Mapping[int, Type]
     overloads: Mapping[int, tuple[str, ...]]
     constants: Mapping[int, Type]
-    nodes: Sequence[Expr] = ()
+    names: Mapping[int, str]
+    nodes: Sequence[Expr]
 
 
 def check(root: Expr, source: Source, declarations: Declarations) -> Checked:
@@ -54,7 +56,7 @@ def check(root: Expr, source: Source, declarations: Declarations) -> Checked:
         raise CheckError(checker.issues, source.text)
     resolve = checker.bindings.resolve
     final = {node: resolve(t, unbound_to_dyn=True) if t.generic else t for node, t in checker.types.items()}
-    return Checked(root, source, final, checker.overloads, checker.constants, checker.nodes)
+    return Checked(root, source, final, checker.overloads, checker.constants, checker.names, checker.nodes)
 
 
 _LITERALS: dict[type, Type] = {
@@ -89,6 +91,7 @@ class _Checker:
         self.overloads: dict[int, tuple[str, ...]] = {}
         self.constants: dict[int, Type] = {}
         self.issues: list[Issue] = []
+        self.names: dict[int, str] = {}
         self.nodes: list[Expr] = []
 
     # -- findings
@@ -138,6 +141,8 @@ class _Checker:
         self.types[node.id], constant = found
         if constant is not None:
             self.constants[node.id] = constant
+        elif isinstance(node, Select):
+            self.names[node.id] = bare if local is None else f".{bare}"
         return True
 
     # -- nodes

@@ -204,10 +204,10 @@ class _Estimator:
         return None
 
     def _select(self, node: Select) -> Work[Range]:
-        if node.id in self.checked.constants:
-            # A qualified type name: upstream makes it an identifier.
-            self.paths[node.id] = ()
-            return Range(IDENT_COST, IDENT_COST)
+        if node.id in self.checked.constants or node.id in self.checked.names:
+            # A qualified name of a type or variable: upstream makes it an identifier.
+            self.paths[node.id] = (self.checked.names.get(node.id, ""),)
+            return ONE
         leaf = self._leaf(node.operand)
         total: Range = (yield self.cost(node.operand)) if leaf is None else leaf
         if node.test_only:

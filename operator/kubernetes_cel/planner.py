@@ -124,6 +124,9 @@ class _Planner:
         named = self._checked.constants.get(node.id)
         if named is not None:
             return Planned(constant=named)
+        name = self._checked.names.get(node.id)
+        if name is not None:
+            return Planned(attribute=Hidden(name[1:]) if name.startswith(".") else Variable(name))
         if isinstance(node, Literal):
             return Planned(constant=node.value)
         if isinstance(node, Ident):

@@ -25,15 +25,7 @@ pytestmark = pytest.mark.differential
 LEAST_COUNTED = 900
 LEAST_PASSED = 0.995
 #: Misses that are known, by file/section/test, with the reason.
-MISSES: dict[str, str] = dict.fromkeys(
-    (
-        "fields/qualified_identifier_resolution/qualified_ident",
-        "fields/qualified_identifier_resolution/map_field_select",
-        "fields/qualified_identifier_resolution/ident_with_longest_prefix_check",
-        "namespace/qualified/self_eval_qualified_lookup",
-    ),
-    "declares a variable with a dot in its name; Kubernetes declares none, and only plain names are planned",
-)
+MISSES: dict[str, str] = {}
 
 Suite = list[tuple[str, dict[str, Any]]]
 
