@@ -16,7 +16,7 @@ from pathlib import Path
 from e2e.errors import ClusterError
 
 ROOT = Path("/sys/fs/cgroup")
-V2_CONTROLLERS = "+cpu +memory +pids +cpuset +io"
+V2_CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 
 
 def is_v2() -> bool:
@@ -36,7 +36,7 @@ def hierarchies() -> list[Path]:
 def create(name: str) -> None:
     """Make the group everywhere; kubelet wants its root there before it starts."""
     if is_v2():
-        (ROOT / "cgroup.subtree_control").write_text(V2_CONTROLLERS)
+        _delegate(ROOT)
     for hierarchy in hierarchies():
         group = hierarchy / name
         group.mkdir(exist_ok=True)
@@ -44,7 +44,14 @@ def create(name: str) -> None:
             for file in ("cpuset.cpus", "cpuset.mems"):  # a new v1 cpuset is empty and refuses processes
                 (group / file).write_text((hierarchy / file).read_text())
         if is_v2():
-            (group / "cgroup.subtree_control").write_text(V2_CONTROLLERS)
+            _delegate(group)
+
+
+def _delegate(group: Path) -> None:
+    """Let the groups below use the controllers that this one has (v2)."""
+    available = (group / "cgroup.controllers").read_text().split()
+    wanted = " ".join(f"+{name}" for name in V2_CONTROLLERS if name in available)
+    (group / "cgroup.subtree_control").write_text(wanted)
 
 
 def named(prefix: str) -> list[str]:

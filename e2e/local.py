@@ -8,7 +8,6 @@ its own (`e2e.namespaces`).
 it is interrupted.
 """
 
-import contextlib
 import functools
 import os
 import random
@@ -82,6 +81,7 @@ class LocalBackend:
         self._folder = folder
         self._state = known
         self._tools = Tools(tuple(map(Path, known.search)))
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def nodes(self) -> Sequence[NodePaths]:
         return [node.paths(self._folder, spec) for spec in self._state.nodes]
@@ -98,7 +98,7 @@ class LocalBackend:
             command, env=marked, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
-    def spawn(self, component: str) -> subprocess.Popen[bytes]:
+    def spawn(self, component: str) -> None:
         """Start a component from its recorded command line, without waiting for anything."""
         env = processes.environment(self._folder, component, self._tools.search)
         inside = next((s.name for s in self._state.nodes if component in node.daemons(s.name)), None)
@@ -109,10 +109,26 @@ class LocalBackend:
             wait_for(component, lambda: process.poll() is not None or node.ready(process.pid), 20)
             if process.poll() is not None:
                 raise ClusterError(f"no mount namespace: {self._log(component).read_text().strip()}")
-        return process
+        self._started[component] = process
+
+    def wait(self, what: str, probe: Callable[[], object], seconds: float, *watched: str) -> None:
+        """`wait_for`, given up as soon as one of the `watched` components, started from here, has ended
+        by itself.
+        """
+
+        def alive_and_done() -> bool:
+            for component in watched:
+                process = self._started.get(component)
+                if process is not None and process.poll() is not None:
+                    lines = self._log(component).read_text(errors="replace").splitlines()[-15:]
+                    raise ClusterError("\n".join([f"{component} ended with {process.returncode}:", *lines]))
+            return bool(probe())
+
+        wait_for(what, alive_and_done, seconds)
 
     def kill(self, component: str, patience: float) -> None:
         self._command(component)
+        self._started.pop(component, None)
         sig = signal.SIGTERM if patience else signal.SIGKILL
         processes.stop(self._folder, processes.is_component(component), sig, patience)
 
@@ -120,9 +136,9 @@ class LocalBackend:
         self._command(component)
         if any(map(processes.is_component(component), processes.find(self._folder))):
             raise ClusterError(f"{component} is running already")
-        process = self.spawn(component)
+        self.spawn(component)
         if component == "apiserver":
-            _wait_ready(attach(self._state.name), process, self._log(component))
+            self.wait_ready(attach(self._state.name))
         for spec in self._state.nodes:
             if component == f"containerd-{spec.name}":
                 self.wait_containerd(spec.name)
@@ -132,6 +148,8 @@ class LocalBackend:
         self.kill(f"kubelet-{name}", 0)
         cgroups.kill(spec.cgroup)
         daemons = {node.machine(name), *node.daemons(name)}
+        for component in daemons:
+            self._started.pop(component, None)
         processes.stop(self._folder, lambda process: process.component in daemons, signal.SIGKILL, 0)
         base = node.folder(self._folder, name)
         for volatile in (base / "containerd" / "state", base / "runc"):
@@ -148,7 +166,17 @@ class LocalBackend:
     def wait_containerd(self, name: str) -> None:
         """Return when the node's containerd answers."""
         path = namespaces.seen_from_host(self._folder, node.SOCKET, node.machine(name))
-        wait_for(f"containerd of {name}", lambda: node.answers(path), 60)
+        self.wait(f"containerd of {name}", lambda: node.answers(path), 60, f"containerd-{name}")
+
+    def wait_ready(self, cluster: Cluster) -> None:
+        """Return when the API server is ready."""
+        self.wait(
+            "API server ready",
+            lambda: cluster.request("GET", "/readyz", timeout=5) == "ok",
+            180,
+            "etcd",
+            "apiserver",
+        )
 
     def logs(self, component: str) -> str:
         self._command(component)
@@ -248,7 +276,8 @@ def _control_plane_only(options: Options, folder: Path, binaries: Path) -> Clust
     backend = LocalBackend(folder, known)
     cluster = attach(options.name)
     backend.spawn("etcd")
-    _wait_ready(cluster, backend.spawn("apiserver"), folder / "log" / "apiserver.log")
+    backend.spawn("apiserver")
+    backend.wait_ready(cluster)
     backend.spawn("controller-manager")
     backend.spawn("scheduler")
     wait_usable(cluster, "default")
@@ -281,11 +310,11 @@ def _with_nodes(options: Options, folder: Path, binaries: Path, tools: Tools) ->
     backend = LocalBackend(folder, known)
     cluster = attach(options.name)
     backend.spawn("etcd")
-    apiserver = backend.spawn("apiserver")
+    backend.spawn("apiserver")
     for spec in nodes:
         backend.spawn(node.machine(spec.name))
         backend.spawn(f"containerd-{spec.name}")
-    _wait_ready(cluster, apiserver, folder / "log" / "apiserver.log")
+    backend.wait_ready(cluster)
     cluster.apply(KUBELET_ACCESS)
     backend.spawn("controller-manager")
     backend.spawn("scheduler")
@@ -296,7 +325,12 @@ def _with_nodes(options: Options, folder: Path, binaries: Path, tools: Tools) ->
     backend.load(archives.test_archive())
     wait_usable(cluster, "default")
     for spec in nodes:
-        wait_for(f"node {spec.name} ready", functools.partial(_node_ready, cluster, spec.name), 60)
+        backend.wait(
+            f"node {spec.name} ready",
+            functools.partial(_node_ready, cluster, spec.name),
+            180,
+            *known.commands,
+        )
     known.complete = True
     known.save(folder)
     return cluster
@@ -332,16 +366,6 @@ def _node_ready(cluster: Cluster, name: str) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _wait_ready(cluster: Cluster, process: subprocess.Popen[bytes], log: Path) -> None:
-    def ready() -> bool:
-        if process.poll() is not None:
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-            raise ClusterError(f"the API server ended with {process.returncode}:\n{tail}")
-        return bool(cluster.request("GET", "/readyz", timeout=5) == "ok")
-
-    wait_for("API server ready", ready, 120)
-
-
 def wait_usable(cluster: Cluster, namespace: str) -> None:
     """Pods can be created in `namespace`: it has the ServiceAccount `default` and the CA bundle."""
     for path in ("serviceaccounts/default", "configmaps/kube-root-ca.crt"):
@@ -361,8 +385,8 @@ def _down(folder: Path) -> None:
         namespaces.remove(folder, Tools(tuple(hostprograms.search_path())))
     if folder.exists():
         shutil.rmtree(folder)
-    with _folders(), contextlib.suppress(OSError):  # other clusters are in there
-        folder.parent.rmdir()
+    with _folders():
+        paths.forget_clusters_dir()
 
 
 def _make_folder(folder: Path) -> None:

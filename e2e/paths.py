@@ -7,6 +7,7 @@ that containers execute. So clusters live in a short folder of the system's pers
 owned by one user and closed to others.
 """
 
+import contextlib
 import os
 import pwd
 import re
@@ -71,6 +72,12 @@ def cluster_dir(name: str) -> Path:
             f"{path} is too long for Unix sockets below it: set E2E_CLUSTERS to a shorter folder"
         )
     return path
+
+
+def forget_clusters_dir() -> None:
+    """Remove the clusters' folder if it is empty."""
+    with contextlib.suppress(OSError):  # clusters are in there
+        clusters_dir().rmdir()
 
 
 def private_dir(path: Path) -> Path:

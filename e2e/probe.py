@@ -102,6 +102,7 @@ def _overlay(search: Sequence[Path]) -> None:
         shutil.copy(shutil.which("true", path=os.defpath) or "/bin/true", folder / "lower" / "program")
         layers = f"lowerdir={name}/lower,upperdir={name}/upper,workdir={name}/work"
         _unshared(search, f"mount -t overlay -o {layers} probe {name}/merged\n{name}/merged/program")
+    paths.forget_clusters_dir()
 
 
 def _control_groups() -> None:

@@ -1,13 +1,16 @@
 """The control plane alone: what tests rely on when they ask for `control_plane`."""
 
+import os
 import time
 import uuid
 
 import pytest
 
+from e2e import local, paths
 from e2e.api import ApiClient
 from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError, ClusterError
+from e2e.options import Options
 
 pytestmark = pytest.mark.integration
 
@@ -113,3 +116,10 @@ def test_the_oldest_supported_release_runs_too(control_plane_1_36: Cluster) -> N
     assert "resource.k8s.io/v1" in [version["groupVersion"] for version in groups["versions"]]
     slices = control_plane_1_36.request("GET", "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices")
     assert slices["items"] == []
+
+
+def test_a_component_that_ends_while_waited_for_is_shown_with_its_last_lines() -> None:
+    options = Options(name=f"pytest-bad-{os.getpid()}", nodes=0, feature_gates="NoSuchGate=true")
+    with pytest.raises(ClusterError, match=r"(?s)apiserver ended with 1:.*NoSuchGate"):
+        local.up(options)
+    assert not paths.cluster_dir(options.name).exists()
