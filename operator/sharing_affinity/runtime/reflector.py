@@ -240,7 +240,7 @@ class Reflector:
         """List and watch for ever. Only cancellation ends it, or an error that is a bug."""
         delays = self._fresh_backoff()
         while True:
-            started = self._clock()
+            started, watches = self._clock(), self.status.watches
             try:
                 if not self.status.synced or self._relist.is_set():
                     await self._list()
@@ -262,7 +262,9 @@ class Reflector:
                     continue
             except NoAnswerError as error:
                 self._trouble(str(error))
-            if self._clock() - started > 10:
+            # A watch that was accepted and lasted a while did no harm: only what fails at once is backed
+            # off from.
+            if self._clock() - started > (1.0 if self.status.watches > watches else 10.0):
                 delays = self._fresh_backoff()
             await self._pause(next(delays))
 
