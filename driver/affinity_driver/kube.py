@@ -16,8 +16,8 @@ import json
 import os
 import ssl
 import tempfile
-import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -205,8 +205,7 @@ class _TlsConnection(http.client.HTTPSConnection):
 
 
 class KubeClient:
-    """``Api`` over ``http.client``: one kept-alive connection per thread, one silent retry when it had gone
-    stale.
+    """``Api`` over ``http.client``: kept connections, one silent retry when one had gone stale.
 
     Safe to share between threads. ``timeout`` bounds each call in seconds.
     """
@@ -217,7 +216,7 @@ class KubeClient:
         self._credentials = credentials
         self._timeout = timeout
         self._user_agent = user_agent
-        self._local = threading.local()
+        self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
         parts = urlsplit(credentials.server)
         self._host, self._port, self._prefix = parts.hostname or "", parts.port, parts.path.rstrip("/")
 
@@ -275,8 +274,9 @@ class KubeClient:
         self, method: str, path: str, body: JsonObject | None = None, timeout: float | None = None
     ) -> JsonObject:
         data = None if body is None else json.dumps(body).encode()
+        seconds = self._timeout if timeout is None else max(0.1, min(timeout, self._timeout))
         for attempt in (1, 2):
-            connection, fresh = self._connection(timeout)
+            connection, fresh = self._take(seconds)
             sent = False
             try:
                 connection.request(method, self._prefix + path, data, self._headers())
@@ -285,38 +285,34 @@ class KubeClient:
                 answer = response.read()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                self._local.connection = None
                 # A kept connection that the server closed meanwhile fails before any answer byte. Repeating a
                 # read is safe; a write is repeated only when it was not sent, for it might have been applied.
-                if (
-                    attempt == 1
-                    and not fresh
-                    and (method == "GET" or not sent)
-                    and not isinstance(error, TimeoutError)
-                ):
+                repeatable = method == "GET" or not sent
+                if attempt == 1 and not fresh and repeatable and not isinstance(error, TimeoutError):
                     continue
                 raise ApiError(0, "", f"{method} {path}: no answer from the API server: {error}") from error
+            if response.will_close:
+                connection.close()
+            else:
+                self._idle.append((connection, time.monotonic()))
             if response.status >= 300:
                 raise _error(response.status, answer)
             result: JsonObject = json.loads(answer) if answer else {}
             return result
         raise AssertionError("unreachable")
 
-    def _connection(self, timeout: float | None) -> tuple[http.client.HTTPConnection, bool]:
-        seconds = self._timeout if timeout is None else max(0.1, min(timeout, self._timeout))
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        now = time.monotonic()
-        if connection is not None and now - self._local.used > IDLE_LIMIT:
+    def _take(self, seconds: float) -> tuple[http.client.HTTPConnection, bool]:
+        """A kept connection, the one used last, or a fresh one (and which of them it is)."""
+        while self._idle:
+            try:
+                connection, used = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if time.monotonic() - used <= IDLE_LIMIT and connection.sock is not None:
+                connection.sock.settimeout(seconds)
+                return connection, False
             connection.close()
-            connection = None
-        self._local.used = now
-        if connection is None:
-            connection = self._connect(seconds)
-            self._local.connection = connection
-            return connection, True
-        if connection.sock is not None:
-            connection.sock.settimeout(seconds)
-        return connection, connection.sock is None
+        return self._connect(seconds), True
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         if self._credentials.tls is None:

@@ -133,15 +133,36 @@ class CheckpointFile:
     def __init__(self, path: Path, disk: Disk) -> None:
         self.path = path
         self._disk = disk
+        self._seen: tuple[tuple[int, int, int], NodeState] | None = None
 
     def load(self) -> NodeState | None:
-        """The stored state, None where there is none yet. Raises CheckpointError."""
+        """The stored state, None where there is none yet. Raises CheckpointError.
+
+        Another process may have written since, and every write makes a new file, so the file's identity tells
+        whether it has to be read again.
+        """
+        mark = self._mark()
+        if mark is not None and self._seen is not None and self._seen[0] == mark:
+            return self._seen[1]
         data = self._disk.read(self.path)
-        return None if data is None else decode(data)
+        if data is None:
+            return None
+        state = decode(data)
+        self._seen = None if mark is None else (mark, state)
+        return state
 
     def save(self, state: NodeState) -> None:
         """Store durably; when this returns, a crash finds ``state``."""
         self._disk.write(self.path, encode(state))
+        mark = self._mark()
+        self._seen = None if mark is None else (mark, state)
+
+    def _mark(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return (found.st_ino, found.st_mtime_ns, found.st_size)
 
     def quarantine(self) -> Path:
         """Set an unreadable file aside for people to look at, and return where; earlier ones are kept."""

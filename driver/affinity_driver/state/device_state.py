@@ -133,31 +133,34 @@ class DeviceState:
             state = self._load()
             self._reconcile(state, contents=False)
             stored = state.claims.get(wanted.uid)
-        if stored is not None and not stored.same_allocation(wanted):
-            self._log.info("claim was allocated anew, undoing the former allocation", claim=_named(stored))
-            self._undo(stored)
-            stored = None
+            if stored is None or stored.same_allocation(wanted):
+                return self._admit(state, wanted, devices)
+        self._log.info("claim was allocated anew, undoing the former allocation", claim=_named(stored))
+        self._undo(stored)
+        with self._node.held():
+            return self._admit(self._load(), wanted, devices)
+
+    def _admit(self, state: NodeState, wanted: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
+        """The claim as prepared already, or judged and noted as started. Raises IncompatibleError."""
+        stored = state.claims.get(wanted.uid)
         if stored is not None and stored.phase is Phase.COMPLETED:
             return stored
-        with self._node.held():
-            state = self._load()
-            capacities = {
-                name: {key: str(value["value"]) for key, value in device.capacity.items()}
-                for name, device in devices.items()
-            }
-            try:
-                check_compatible(state, wanted, capacities)
-            except IncompatibleError as error:
-                holders = [_named(state.claims[uid]) for uid in error.holders if uid in state.claims]
-                self._log.warning("rejected", claim=_named(wanted), reason=str(error), holders=holders)
-                if stored is not None:
-                    # Not prepared before a crash, and somebody else came first since: it holds nothing any
-                    # more.
-                    self._file.save(state.without(wanted.uid))
-                raise
-            claim = replace(wanted, phase=Phase.STARTED)
-            self._file.save(state.with_claim(claim))
-            return claim
+        capacities = {
+            name: {key: str(value["value"]) for key, value in devices[name].capacity.items()}
+            for name in {share.device for share in wanted.shares}
+        }
+        try:
+            check_compatible(state, wanted, capacities)
+        except IncompatibleError as error:
+            holders = [_named(state.claims[uid]) for uid in error.holders if uid in state.claims]
+            self._log.warning("rejected", claim=_named(wanted), reason=str(error), holders=holders)
+            if stored is not None:
+                # Not prepared before a crash, and somebody else came first since: it holds nothing any more.
+                self._file.save(state.without(wanted.uid))
+            raise
+        claim = replace(wanted, phase=Phase.STARTED)
+        self._file.save(state.with_claim(claim))
+        return claim
 
     def _complete(self, claim: PreparedClaim) -> PreparedClaim:
         with self._node.held():

@@ -268,17 +268,15 @@ def _device_is_never_reset(patch: pytest.MonkeyPatch) -> None:
 
 
 def _checkpoint_is_not_written_before_the_hardware(patch: pytest.MonkeyPatch) -> None:
-    def begin(self: Any, wanted: PreparedClaim, devices: Any) -> PreparedClaim:
-        with self._node.held():
-            state = self._load()
-            stored = state.claims.get(wanted.uid)
-            if stored is not None and stored.phase is Phase.COMPLETED:
-                return stored
-            capacities = {n: {k: str(v["value"]) for k, v in d.capacity.items()} for n, d in devices.items()}
-            model.check_compatible(state, wanted, capacities)
-            return wanted
+    def admit(self: Any, state: NodeState, wanted: PreparedClaim, devices: Any) -> PreparedClaim:
+        stored = state.claims.get(wanted.uid)
+        if stored is not None and stored.phase is Phase.COMPLETED:
+            return stored
+        capacities = {n: {k: str(v["value"]) for k, v in d.capacity.items()} for n, d in devices.items()}
+        model.check_compatible(state, wanted, capacities)
+        return wanted
 
-    patch.setattr(device_state.DeviceState, "_begin", begin)
+    patch.setattr(device_state.DeviceState, "_admit", admit)
 
 
 def _nothing_is_persisted(patch: pytest.MonkeyPatch) -> None:
