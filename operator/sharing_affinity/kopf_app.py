@@ -22,7 +22,7 @@ import aiohttp
 import kopf
 import structlog
 
-from sharing_affinity.runtime.client import AccessError, ApiError, NoAnswerError
+from sharing_affinity.runtime.client import AccessError, ApiError, Login, NoAnswerError
 from sharing_affinity.runtime.preflight import UnfitServerError
 from sharing_affinity.runtime.replica import Replica
 from sharing_affinity.runtime.settings import Settings
@@ -76,18 +76,21 @@ def make_registry(run: _Run) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession | None:
-        if run.replica is None:
-            return None
-        found = await run.replica.login.credentials()
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=True if found.ssl is None else found.ssl),
-            headers={"Authorization": found.authorization} if found.authorization else {},
-        )
-        # kopf asks again when it has expired, and when the server answers 401.
-        expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=10)
-        return kopf.AiohttpSession(server=found.url, aiohttp_session=session, expiration=expiration)
+        return None if run.replica is None else await session(run.replica.login)
 
     return registry
+
+
+async def session(login: Login) -> kopf.AiohttpSession:
+    """kopf's own connection, with the credentials everything else uses."""
+    found = await login.credentials()
+    opened = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=True if found.ssl is None else found.ssl),
+        headers={"Authorization": found.authorization} if found.authorization else {},
+    )
+    # kopf asks again when it has expired, and when the server answers 401.
+    expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=10)
+    return kopf.AiohttpSession(server=found.url, aiohttp_session=opened, expiration=expiration)
 
 
 def configure(settings: kopf.OperatorSettings) -> None:

@@ -12,7 +12,7 @@ Fewer is incomplete, disagreement or more is invalid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -296,21 +296,43 @@ def _structure(members: Sequence[ResourceSlice], devices: Sequence[PoolDevice]) 
     return ""
 
 
-def _extractor_problem(
-    members: Sequence[ResourceSlice], meta: Sequence[MetadataSlice], native: bool, estimate: Estimate
-) -> str:
-    owners: dict[str, str] = {}
+@dataclass(frozen=True, slots=True)
+class ExtractorProblem:
+    """A rule about the extractors of one generation of a pool that does not hold.
+
+    ``index`` is the place of the second declaration in ``owner.extractors``, None for the sum of costs.
+    """
+
+    owner: ResourceSlice | MetadataSlice
+    index: int | None
+    message: str
+
+
+def extractor_problems(
+    owners: Sequence[ResourceSlice] | Sequence[MetadataSlice], estimate: Estimate
+) -> Iterator[ExtractorProblem]:
+    """What the extractors of one generation of a pool may not be together: two of one name, or too
+    expensive."""
+    declared: dict[str, str] = {}
     cost = 0
-    for owner in members if native else meta:
-        for extractor in owner.extractors:
-            if extractor.name in owners:
-                return (
+    for owner in owners:
+        for index, extractor in enumerate(owner.extractors):
+            if extractor.name in declared:
+                message = (
                     f"sharing-affinity key {extractor.name} is declared twice "
-                    f"(slices {owners[extractor.name]} and {owner.meta.name})"
+                    f"(slices {declared[extractor.name]} and {owner.meta.name})"
                 )
-            owners[extractor.name] = owner.meta.name
+                yield ExtractorProblem(owner, index, message)
+            declared.setdefault(extractor.name, owner.meta.name)
             # What does not compile has no estimate; it ends the allocations that would run it.
             cost += estimate(extractor.expression) or 0
     if cost > names.POOL_COST_BUDGET:
-        return f"its extractors may cost {cost}, over the shared budget of {names.POOL_COST_BUDGET}"
-    return ""
+        message = f"its extractors may cost {cost}, over the shared budget of {names.POOL_COST_BUDGET}"
+        yield ExtractorProblem(owners[-1], None, message)
+
+
+def _extractor_problem(
+    members: Sequence[ResourceSlice], meta: Sequence[MetadataSlice], native: bool, estimate: Estimate
+) -> str:
+    first = next(extractor_problems(members if native else meta, estimate), None)
+    return "" if first is None else first.message

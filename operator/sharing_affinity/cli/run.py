@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
             ),
             kubeconfig=args.kubeconfig,
             context=args.context,
-            namespace=args.namespace or _own_namespace(),
+            namespace=args.namespace or own_namespace(),
             lease_name=args.lease_name,
             identity=args.identity or "",
             leader_elect=args.leader_elect,
@@ -184,7 +184,8 @@ def _serve(settings: Any) -> int:
     return GOOD
 
 
-def _own_namespace() -> str:
+def own_namespace() -> str:
+    """The namespace of the pod this runs in; outside of one the namespace of the manifests."""
     try:
         with open(IN_POD_NAMESPACE, encoding="utf-8") as file:  # noqa: PTH123 - one line, read once
             return file.read().strip()
