@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone with nothing but the files that count, and the program's paths pointing into it."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)  # the settings of whoever runs the tests
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     (tmp_path / "requirements.lock").write_text("one==1.0 \\\n    --hash=sha256:00\ntwo==2 ; x\n")
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
