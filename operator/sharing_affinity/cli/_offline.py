@@ -45,7 +45,7 @@ _KNOWN: Final = (
 )  # fmt: skip
 _TEMPLATE: Final = "ResourceClaimTemplate"
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
-_EPOCH: Final = 1_767_225_600
+EPOCH: Final = 1_767_225_600
 _SPACE: Final = uuid.UUID("9b1f3f0e-6d5c-5a52-8f4e-0d6a5f1c7b11")
 
 
@@ -173,13 +173,13 @@ def build(documents: Iterable[Document], options: Options) -> Simulation:
     for (kind, *_), document in objects.items():
         if kind in ("Pod", "ResourceClaim"):
             continue
-        problem = engine.observe(Applied(document.raw), _EPOCH).problem
+        problem = engine.observe(Applied(document.raw), EPOCH).problem
         if problem is not None:
             problems.append(f"{document.locate(problem.path)}: {problem}")
     if problems:
         raise InputError(problems)
     for raw in (*claims.values(), *ready):
-        engine.observe(Applied(raw), _EPOCH)
+        engine.observe(Applied(raw), EPOCH)
     _extract(engine)
     return simulation
 
@@ -290,7 +290,7 @@ def run(simulation: Simulation) -> Simulation:
                 placed_any = True
     for key in simulation.pods:
         if key not in simulation.decisions:
-            simulation.decisions[key] = engine.decide(key, _EPOCH, _no_uuid)
+            simulation.decisions[key] = engine.decide(key, EPOCH, _no_uuid)
     return simulation
 
 
@@ -298,7 +298,7 @@ def decide(engine: Engine, key: PodKey) -> Decision:
     """One decision with all extraction done, share IDs and times derived from claim UIDs."""
     while True:
         _extract(engine)
-        decision = engine.decide(key, _EPOCH, _no_uuid)
+        decision = engine.decide(key, EPOCH, _no_uuid)
         if not (isinstance(decision, Unplaced) and decision.reason is Reason.EXTRACTION_PENDING):
             break
     if isinstance(decision, Placed):
@@ -312,7 +312,7 @@ def _no_uuid() -> str:
 
 def _derived(write: ClaimWrite) -> ClaimWrite:
     moment = int.from_bytes(hashlib.sha256(write.uid.encode()).digest()[:4]) % (365 * 24 * 3600)
-    timestamp = format_time(_EPOCH + moment)
+    timestamp = format_time(EPOCH + moment)
     results = []
     recorded = []
     for index, (result, entry) in enumerate(
@@ -345,5 +345,5 @@ def _write(simulation: Simulation, placed: Placed) -> None:
         status = {**(raw.get("status") or {}), "allocation": dict(write.allocation)}
         raw = {**raw, "metadata": {**raw["metadata"], "annotations": annotations}, "status": status}
         simulation.claims[key] = raw
-        simulation.engine.observe(Applied(raw), _EPOCH)
+        simulation.engine.observe(Applied(raw), EPOCH)
     _extract(simulation.engine)

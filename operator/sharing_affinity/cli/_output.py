@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,7 +29,16 @@ def as_text(content: Any, form: str) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """One table on standard output; plain text where that is not a terminal."""
+    """One table on standard output; without a terminal plain columns, one line a row, whatever its length."""
+    listed = [tuple(row) for row in rows]
+    if not sys.stdout.isatty():
+        widths = [max(len(row[i]) for row in (columns, *listed)) for i in range(len(columns))]
+        if title:
+            print(title)
+        for row in (columns, *listed):
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print()
+        return
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -37,10 +47,6 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         drawn.add_column(column, overflow="fold")
-    for row in rows:
+    for row in listed:
         drawn.add_row(*(Text(cell) for cell in row))
-    console = Console()
-    if not console.is_terminal:
-        # A pipe has no width; never break what somebody may grep.
-        console = Console(width=240)
-    console.print(drawn)
+    Console().print(drawn)
