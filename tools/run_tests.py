@@ -188,8 +188,8 @@ def last_line(path: Path) -> str:
 # -------------------- one stage
 
 
-def run(stage: Stage, arguments: Sequence[str]) -> Outcome:
-    """Run one stage to its end, or stop it when it takes far too long."""
+def run(stage: Stage, arguments: Sequence[str], build: Build | None = None) -> Outcome:
+    """Run one stage to its end, or stop it when it takes far too long; `build` is stopped with it."""
     outcome = Outcome(stage.name, stage.budget)
     results = RESULTS / f"{stage.name}.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)
@@ -205,11 +205,10 @@ def run(stage: Stage, arguments: Sequence[str]) -> Outcome:
     except subprocess.TimeoutExpired:
         stopped = True
         code = stop(process)
-    except KeyboardInterrupt:
-        stop(process, signalled=True)
-        raise
-    except Terminated:
-        stop(process)
+    except (KeyboardInterrupt, Terminated) as interruption:
+        if build is not None:
+            build.stop()
+        stop(process, signalled=isinstance(interruption, KeyboardInterrupt))
         raise
     outcome.seconds = time.monotonic() - started
     ended = count(outcome, results)
@@ -383,7 +382,7 @@ def main() -> int:
                 if binaries and build.process is not None:
                     left_out.append(f"{stage.name}: {binaries}")
                     continue
-            outcomes.append(run(stage, options.arguments))
+            outcomes.append(run(stage, options.arguments, build))
     except (KeyboardInterrupt, Terminated):
         say("\ninterrupted")
         return 130
