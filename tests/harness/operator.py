@@ -124,7 +124,7 @@ def running(kubeconfig: Path, *flags: str, wait: bool = True, **options: Any) ->
     process = Process(kubeconfig, *QUICK_LEASE, *flags, **options)
     try:
         if wait:
-            eventually("the operator to allocate", process.allocating, 20, process)
+            eventually("the operator to allocate", process.allocating, 60, process)
         yield process
     finally:
         if process.process.poll() is None:
@@ -133,7 +133,7 @@ def running(kubeconfig: Path, *flags: str, wait: bool = True, **options: Any) ->
 
 
 def eventually(
-    what: str, probe: Callable[[], Any], seconds: float = 15, process: Process | None = None
+    what: str, probe: Callable[[], Any], seconds: float = 30, process: Process | None = None
 ) -> Any:
     """What ``probe`` returns once that is true; AssertionError naming ``what`` otherwise."""
     deadline = time.monotonic() + seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,8 +41,8 @@ def site(control_plane: Cluster, namespace: str) -> Iterator[Site]:
     made.close()
 
 
-def bound(site: Site, *pods: str) -> None:
-    eventually(f"{', '.join(pods)} to be bound", lambda: all(site.node_of(pod) for pod in pods))
+def bound(site: Site, *pods: str, seconds: float = 30) -> None:
+    eventually(f"{', '.join(pods)} to be bound", lambda: all(site.node_of(pod) for pod in pods), seconds)
 
 
 def test_two_pods_of_one_subnet_share_and_another_goes_elsewhere(operator: Process, site: Site) -> None:
@@ -554,3 +555,68 @@ def test_a_pool_that_is_away_keeps_its_holders(operator: Process, site: Site) ->
     bound(site, "a2")
 
     assert not site.node_of("b")
+
+
+def never_bound(site: Site, name: str, subnet: str, node: str) -> None:
+    """A pod the operator serves and the stock scheduler can't bind: a host port that is taken."""
+    port = [{"containerPort": 80, "hostPort": 9000}]
+    blocker = {"name": "main", "image": "none", "ports": port}
+    spec = {"containers": [blocker], "nodeName": node, "terminationGracePeriodSeconds": 0}
+    site.cluster.request("POST", site.path("pod"), {"metadata": {"name": f"blocker-{name}"}, "spec": spec})
+    site.claim(name, subnet)
+    container = {"name": "main", "image": "none", "ports": port, "resources": {"claims": [{"name": "c0"}]}}
+    site.pod(name, containers=[container], nodeSelector={"kubernetes.io/hostname": node})
+
+
+def test_an_allocation_on_a_node_that_is_gone_is_freed(operator: Process, site: Site) -> None:
+    node = site.node("n1")
+    site.publish(node)
+    never_bound(site, "a", "a", node)
+    eventually("the allocation", lambda: site.allocation("a"))
+    site.cluster.request("DELETE", f"/api/v1/nodes/{node}")
+    eventually("the release", lambda: site.allocation("a") is None, 20)
+
+
+def test_a_pod_that_is_never_bound_makes_room_for_another_after_the_grace_time(
+    operator: Process, site: Site
+) -> None:
+    node = site.node("n1")
+    site.publish(node, ["eth1"])
+    never_bound(site, "a", "a", node)
+    eventually("the allocation", lambda: site.allocation("a"))
+    time.sleep(3)
+    assert site.allocation("a"), "freed though nobody else wants the device"
+    site.run("b", "b")
+    bound(site, "b", seconds=30)
+
+    assert site.allocation("b") == (node, "eth1")
+
+
+def test_objects_as_big_as_the_api_allows(operator: Process, site: Site) -> None:
+    """Reference case F-04: nothing is written to slices, to claims only what is ours."""
+    node = site.node("n1")
+    site.publish(node, [f"eth{number}" for number in range(64)])
+    padding = "x" * 9_900
+    spec = site.claim_spec("a")
+    config = spec["devices"]["config"][0]["opaque"]["parameters"]
+    spec["devices"]["config"] = [
+        {"opaque": {"driver": site.driver, "parameters": {**config, "padding": padding, "number": number}}}
+        for number in range(32)
+    ]
+    site.add_claim("big", spec)
+    site.pod("big")
+    bound(site, "big", seconds=30)
+
+    claim = site.get_claim("big")
+    assert set(claim["metadata"]["annotations"]) == {RECORD}
+    assert claim["metadata"]["finalizers"] == [FINALIZER]
+    assert len(claim["status"]["allocation"]["devices"]["config"]) == 32
+    for item in site.cluster.request("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]:
+        if item["spec"]["driver"] == site.driver:
+            assert "annotations" not in item["metadata"]
+            assert "finalizers" not in item["metadata"]
+    path = "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices"
+    for item in site.cluster.request("GET", path)["items"]:
+        if item["spec"]["driver"] == site.driver:
+            assert "annotations" not in item["metadata"]
+            assert "finalizers" not in item["metadata"]

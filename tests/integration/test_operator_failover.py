@@ -66,7 +66,7 @@ def proxy(control_plane: Cluster) -> Iterator[FaultProxy]:
         yield running_proxy
 
 
-def bound(site: Site, *pods: str, seconds: float = 15) -> None:
+def bound(site: Site, *pods: str, seconds: float = 30) -> None:
     eventually(f"{', '.join(pods)} to be bound", lambda: all(site.node_of(pod) for pod in pods), seconds)
 
 

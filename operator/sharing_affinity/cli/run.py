@@ -78,6 +78,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="requests per second to claims; views have a tenth on top",
     )
     add("--kube-api-burst", type=int, default=100, help="burst of those")
+    add("--concurrency", type=int, default=16, help="claims written at the same time")
     add("--write-timeout", type=float, default=8.0, help="longest wait for one write; never beyond the lease")
     add(
         "--watch-silence",
@@ -151,6 +152,7 @@ def run(args: argparse.Namespace) -> int:
             lease=Timing(args.lease_duration, args.renew_deadline, args.retry_period),
             qps=args.kube_api_qps,
             burst=args.kube_api_burst,
+            concurrency=args.concurrency,
             write_timeout=args.write_timeout,
             watch_silence=args.watch_silence,
             stale_after=args.stale_after,
