@@ -49,6 +49,7 @@ from sharing_affinity.pools import Pool
 
 MAX_STEPS: Final = 20_000
 """Devices one search may try on one node before it gives the node up."""
+_ANY: Final = RequestSpec("", (), "ExactCount", 1, False, (), {})
 MAX_COMPARED: Final = 16
 """Nodes that fit and are compared for packing before the best of them is taken."""
 DETAIL: Final = 32
@@ -130,7 +131,8 @@ class Decider:
                 claims.append(claim)
         open_claims = [c for c in claims if world.allocation_of(c) is None]
         if not open_claims or pod.gates:
-            return NotServed(Reason.NOT_OURS)
+            extended = "" if pod.gates or pod.node_name else self._extended_problem(pod)
+            return NotServed(Reason.UNSUPPORTED, extended) if extended else NotServed(Reason.NOT_OURS)
         case = Case(pod, allocated=tuple(c for c in claims if world.allocation_of(c) is not None))
         problem = self._sort_claims(case, open_claims)
         if problem is not None or case.ours:
@@ -139,6 +141,19 @@ class Decider:
                 return NotServed(Reason.UNSUPPORTED, unserved)
             return problem if problem is not None else case
         return NotServed(Reason.NOT_OURS)
+
+    def _extended_problem(self, pod: Pod) -> str:
+        """A resource request that stands for devices which only claims of ours can have."""
+        world = self._world
+        for name in sorted(world.extended.keys() & pod.requests.keys()):
+            device_class = world.classes[world.extended[name]]
+            matches = world.matches.matches(device_class, _ANY)
+            if matches.affinity and not matches.stock:
+                return (
+                    f"it requests the extended resource {name}, whose devices are in sharing-affinity pools; "
+                    f"use a ResourceClaim of DeviceClass {device_class.meta.name} instead"
+                )
+        return ""
 
     def _unserved(self, pod: Pod) -> str:
         """Pods whose claims only the operator could allocate, but does not (one Event says why)."""

@@ -127,7 +127,8 @@ class World:
         self.exclusions: dict[tuple[PodKey, str], dict[str, Exclusion]] = {}
         self.notices: list[Notice] = []
         self.pods_of_claim: dict[ClaimKey, set[PodKey]] = {}
-        self.extended: frozenset[str] = frozenset()
+        self.extended: dict[str, str] = {}
+        """Extended resources that stand for devices, with their DeviceClass."""
         self.labelled: dict[tuple[str, str], dict[str, None]] = {}
         self.idle: dict[ClaimKey, None] = {}
         """Claims with an allocation that is reserved for nobody: what :mod:`releasing` looks at."""
@@ -261,7 +262,7 @@ class World:
     def _note_waiting(self, pod: Pod | None, key: PodKey) -> None:
         waits = (
             pod is not None
-            and bool(pod.claims)
+            and (bool(pod.claims) or not self.extended.keys().isdisjoint(pod.requests))
             and not pod.node_name
             and not pod.finished
             and not pod.meta.deleting
@@ -314,9 +315,13 @@ class World:
         return Changes(pods=self.waiting())
 
     def _refresh_extended(self) -> None:
-        self.extended = frozenset(
-            c.extended_resource for c in self.classes.values() if c.extended_resource
-        ) | frozenset(f"deviceclass.resource.kubernetes.io/{name}" for name in self.classes)
+        """The names of KEP-5004: a class's own, and one that every class has."""
+        before = self.extended
+        self.extended = {f"deviceclass.resource.kubernetes.io/{name}": name for name in self.classes}
+        self.extended |= {c.extended_resource: n for n, c in self.classes.items() if c.extended_resource}
+        if before.keys() != self.extended.keys():
+            for pod in self.pods.values():
+                self._note_waiting(pod, pod.key)
 
     def _apply_volume(self, volume: Volume, _now: float) -> Changes:
         self.volumes[volume.meta.name] = volume

@@ -291,6 +291,24 @@ def test_pods_that_are_not_served(spec: JSON, says: str) -> None:
     assert bool(says) == bool(decision.message)
 
 
+def test_extended_resource_of_fenced_devices_is_explained() -> None:
+    w = nics(o.device_class("nics", extendedResourceName="example.com/nic"))
+    wants = [{"name": "c", "resources": {"requests": {"example.com/nic": "1"}}}]
+    raw = o.pod("pod", containers=wants)
+    del raw["spec"]["resourceClaims"]
+    w.show(raw)
+    assert w.engine.pods() == (("default", "pod"),)
+    decision = w.decide("pod")
+    assert isinstance(decision, NotServed)
+    assert "use a ResourceClaim of DeviceClass nics" in decision.message
+
+
+def test_extended_resources_that_stand_for_devices_are_not_counted() -> None:
+    wants = [{"name": "c", "resources": {"requests": {"example.com/gpu": "1"}}}]
+    w = two(o.device_class("gpus", extendedResourceName="example.com/gpu"))
+    assert node_of(decide(w, containers=wants)) == "node-a"
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_finished_and_deleted_pods_are_not_considered(phase: str) -> None:
     assert isinstance(decide(two(), status={"phase": phase}), NotServed)
