@@ -37,7 +37,7 @@ from kubernetes_cel.attributes import (
     Variable,
     is_key,
 )
-from kubernetes_cel.checker import Checked
+from kubernetes_cel.checker import Checked, qualified_name
 from kubernetes_cel.costs import LIST_COST, MAP_COST, STANDARD_COSTS, TRAVERSAL_FACTOR, CostModel
 from kubernetes_cel.declarations import Declarations, Function
 from kubernetes_cel.dispatch import Target, target
@@ -132,6 +132,8 @@ class _Planner:
         if isinstance(node, Ident):
             return Planned(attribute=self._variable(node.name))
         if isinstance(node, Select):
+            if node.operand.id not in self._checked.types:  # a variable with dots in its name
+                return Planned(attribute=self._variable(qualified_name(node) or ""))
             return (yield from self._select(node))
         if isinstance(node, Call):
             return (yield from self._call(node))

@@ -219,20 +219,7 @@ func (o *celOracle) fill(request *celRequest, answer *celAnswer) {
 	outcome := run()
 	answer.RunNanos = time.Since(started).Nanoseconds()
 	answer.Value, answer.Error, answer.Cost, answer.CostExceeded = outcome.value, outcome.err, outcome.cost, outcome.exceeded
-	if orderMatters(checked) {
-		// Go starts the walk over a small map at one of eight places, so one order may be seven times as
-		// likely as another; 100 runs miss it about twice in a million.
-		text, _ := json.Marshal(outcome.value)
-		deadline := time.Now().Add(20 * time.Millisecond)
-		for i := 0; i < 100 && time.Now().Before(deadline); i++ {
-			again := run()
-			other, _ := json.Marshal(again.value)
-			if string(text) != string(other) || again.err != outcome.err || again.cost != outcome.cost {
-				answer.Unstable = true
-				break
-			}
-		}
-	}
+	answer.Unstable = unstable(checked, run, outcome)
 	if request.Bench > 0 {
 		started = time.Now()
 		for range request.Bench {
@@ -443,6 +430,25 @@ func references(checked *cel.Ast) []reference {
 	}))
 	slices.SortStableFunc(result, func(a, b reference) int { return (a.Line-b.Line)*100000 + a.Column - b.Column })
 	return result
+}
+
+// unstable runs again and again to find out whether an outcome depends on the order of a map's entries.
+// Go starts the walk over a small map at one of eight places, so one order may be seven times as likely as
+// another; 100 runs miss it about twice in a million.
+func unstable(checked *cel.Ast, run func() outcome, first outcome) bool {
+	if !orderMatters(checked) {
+		return false
+	}
+	text, _ := json.Marshal(first.value)
+	deadline := time.Now().Add(20 * time.Millisecond)
+	for i := 0; i < 100 && time.Now().Before(deadline); i++ {
+		again := run()
+		other, _ := json.Marshal(again.value)
+		if string(text) != string(other) || again.err != first.err || again.cost != first.cost {
+			return true
+		}
+	}
+	return false
 }
 
 // orderMatters tells whether the result may depend on the order of a map's entries, which Go chooses at

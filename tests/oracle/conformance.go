@@ -155,8 +155,12 @@ func (o *conformanceOracle) convert(section string, test *testpb.SimpleTest) (re
 		answer.CompileError = &compileError{Kind: "type", Stage: "program", Message: err.Error()}
 		return result
 	}
-	value, details, err := program.Eval(variables)
-	outcome := finish(value, details, err)
+	run := func() outcome {
+		value, details, err := program.Eval(variables)
+		return finish(value, details, err)
+	}
+	outcome := run()
+	answer.Unstable = unstable(checked, run, outcome)
 	answer.Value, answer.Error, answer.Cost, answer.CostExceeded = outcome.value, outcome.err, outcome.cost, outcome.exceeded
 	return result
 }
