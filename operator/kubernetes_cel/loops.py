@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kubernetes_cel.attributes import LAZY
 from kubernetes_cel.costs import LIST_COST
 from kubernetes_cel.errors import EvaluationError, no_such_overload
 from kubernetes_cel.runtime import Code, Run
@@ -200,3 +201,13 @@ def _fold(advance: _Advance, accumulator: int, init: Any, condition: Code, step:
         return result(run)
 
     return fold
+
+
+def bind_lazily(slot: int, body: Code) -> Code:
+    """The body of `optMap` or `cel.bind`, whose variable in `slot` is computed when first asked for."""
+
+    def bound(run: Run) -> Any:
+        run.slots[slot] = LAZY
+        return body(run)
+
+    return bound

@@ -8,11 +8,11 @@ would.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kubernetes_cel.aggregates import build_list, build_map
 from kubernetes_cel.ast import (
     Call,
     Comprehension,
@@ -25,7 +25,6 @@ from kubernetes_cel.ast import (
     StructLiteral,
 )
 from kubernetes_cel.attributes import (
-    LAZY,
     Attribute,
     Binding,
     Hidden,
@@ -37,29 +36,32 @@ from kubernetes_cel.attributes import (
     Variable,
     is_key,
 )
-from kubernetes_cel.checker import Checked, qualified_name
-from kubernetes_cel.costs import LIST_COST, MAP_COST, STANDARD_COSTS, TRAVERSAL_FACTOR, CostModel
+from kubernetes_cel.calls import (
+    call_by_result,
+    call_cost,
+    call_many,
+    call_one,
+    call_two,
+    call_with_constant,
+    equality,
+    weighed,
+    with_pattern,
+)
+from kubernetes_cel.checker import Checked
 from kubernetes_cel.declarations import Declarations, Function
 from kubernetes_cel.dispatch import Target, target
-from kubernetes_cel.errors import (
-    CheckError,
-    CostLimitExceeded,
-    EvaluationAborted,
-    EvaluationError,
-    Issue,
-    no_such_overload,
-)
-from kubernetes_cel.loops import plan_loop
+from kubernetes_cel.errors import CheckError, EvaluationAborted, EvaluationError, Issue
+from kubernetes_cel.logic import conjunction, disjunction, membership, not_strictly_false, optional_or
+from kubernetes_cel.loops import bind_lazily, plan_loop
 from kubernetes_cel.passes import Work, drive
-from kubernetes_cel.runtime import Code, Run
-from kubernetes_cel.values import MISSING, Optional, Uint, build_map, equal, not_equal, type_name
+from kubernetes_cel.runtime import Code
+from kubernetes_cel.values import MISSING, type_name
+from kubernetes_cel.values import build_map as make_map
 
 #: Functions whose calls on constants are evaluated while planning.
 _CONVERSIONS = frozenset(
     ("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint")
 )
-#: Cost of a call: from arguments and result. A plain number when it is always the same.
-CallCost = Callable[[Sequence[Any], Any], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,6 @@ class _Planner:
         if isinstance(node, Ident):
             return Planned(attribute=self._variable(node.name))
         if isinstance(node, Select):
-            if node.operand.id not in self._checked.types:  # a variable with dots in its name
-                return Planned(attribute=self._variable(qualified_name(node) or ""))
             return (yield from self._select(node))
         if isinstance(node, Call):
             return (yield from self._call(node))
@@ -205,20 +205,25 @@ class _Planner:
     def _special(self, node: Call, overload: str, args: Sequence[Planned]) -> Planned | None:
         function = node.function
         if function == "_&&_":
-            return Planned(evaluate=_and(args[0].code, args[1].code))
+            return Planned(evaluate=conjunction(args[0].code, args[1].code))
         if function == "_||_":
-            return Planned(evaluate=_or(args[0].code, args[1].code))
+            return Planned(evaluate=disjunction(args[0].code, args[1].code))
         if function == "@not_strictly_false":
-            return Planned(evaluate=_not_strictly_false(args[0].code))
+            return Planned(evaluate=not_strictly_false(args[0].code))
         if function in ("_==_", "_!=_"):
             model = self._declarations.functions[function].cost
-            return Planned(evaluate=_equality(args[0], args[1], function == "_==_", model))
+            return Planned(
+                evaluate=equality(args[0].code, args[1].code, args[1].constant, function == "_==_", model)
+            )
         if function == "or" and overload in ("", "optional_or_optional") and len(args) == 2:
-            return Planned(evaluate=_optional_or(args[0].code, args[1].code, unwrap=False))
+            return Planned(evaluate=optional_or(args[0].code, args[1].code, unwrap=False))
         if function == "orValue" and overload in ("", "optional_orValue_value") and len(args) == 2:
-            return Planned(evaluate=_optional_or(args[0].code, args[1].code, unwrap=True))
+            return Planned(evaluate=optional_or(args[0].code, args[1].code, unwrap=True))
         if function == "@in" and overload == "in_list" and args[1].is_constant:
-            return _membership(args[0], args[1].constant)
+            if not args[1].constant:
+                return Planned(constant=False)
+            code = membership(args[0].code, args[1].constant)
+            return None if code is None else Planned(evaluate=code)
         return None
 
     def _function(
@@ -240,23 +245,23 @@ class _Planner:
                 raise self._fail(node.id, error.message) from None
         if function.precompile is not None and len(args) > 1 and type(constants[1]) is str:
             try:
-                chosen = Target(_with_pattern(function.precompile(constants[1])), stops_early=True)
+                chosen = Target(with_pattern(function.precompile(constants[1])), stops_early=True)
             except EvaluationError as error:
                 raise self._fail(node.id, error.message) from None
-        fixed, cost, needs_result = _call_cost(function.cost, overload)
+        fixed, cost, needs_result = call_cost(function.cost, overload)
         codes = [arg.code for arg in args]
         if needs_result:
-            code = _call_by_result(codes, chosen, cost)
+            code = call_by_result(codes, chosen, cost)
         elif chosen.stops_early or len(codes) == 0 or len(codes) > 2:
-            code = _call_many(codes, chosen.run, cost)
+            code = call_many(codes, chosen.run, cost)
         elif len(codes) == 1:
-            code = _call_one(codes[0], chosen.run, fixed, cost)
+            code = call_one(codes[0], chosen.run, fixed, cost)
         elif fixed == 0 and args[1].is_constant and function.name != "_+_":
-            code = _call_with_constant(codes[0], args[1].constant, chosen.run, cost)
+            code = call_with_constant(codes[0], args[1].constant, chosen.run, cost)
         else:
-            code = _call_two(codes[0], codes[1], chosen.run, fixed, cost)
+            code = call_two(codes[0], codes[1], chosen.run, fixed, cost)
         if function.grows or (function.name == "_+_" and overload == ""):
-            code = _weighed(code)
+            code = weighed(code)
         return Planned(evaluate=code)
 
     # -- aggregates
@@ -267,7 +272,7 @@ class _Planner:
             elements.append((yield self.plan(element)))
         if not node.optional and all(element.is_constant for element in elements):
             return Planned(constant=[element.constant for element in elements])
-        return Planned(evaluate=_build_list([e.code for e in elements], node.optional))
+        return Planned(evaluate=build_list([e.code for e in elements], node.optional))
 
     def _map(self, node: MapLiteral) -> Work[Planned]:
         pairs: list[tuple[Planned, Planned, bool]] = []
@@ -277,10 +282,10 @@ class _Planner:
             pairs.append((key, value, entry.optional))
         if all(key.is_constant and value.is_constant and not optional for key, value, optional in pairs):
             try:
-                return Planned(constant=build_map([(k.constant, v.constant) for k, v, _ in pairs]))
+                return Planned(constant=make_map([(k.constant, v.constant) for k, v, _ in pairs]))
             except EvaluationAborted as error:
                 raise self._fail(node.id, error.message) from None
-        return Planned(evaluate=_build_map([(k.code, v.code, optional) for k, v, optional in pairs]))
+        return Planned(evaluate=build_map([(k.code, v.code, optional) for k, v, optional in pairs]))
 
     # -- macros
 
@@ -292,7 +297,7 @@ class _Planner:
             self._scopes.append({node.accu_var: lambda: Binding(accumulator, code)})
             body: Planned = yield self.plan(node.result)
             self._scopes.pop()
-            return Planned(evaluate=_let(accumulator, body.code))
+            return Planned(evaluate=bind_lazily(accumulator, body.code))
         over: Planned = yield self.plan(node.iter_range)
         first, second = self._slot(), self._slot() if node.iter_var2 else -1
         self._scopes.append({node.accu_var: lambda: Local(accumulator)})
@@ -346,419 +351,3 @@ def _collected(addition: Expr) -> Expr:
     added = addition.args[1]
     assert isinstance(added, ListLiteral)
     return added.elements[0]
-
-
-# -- costs
-
-
-def _call_cost(model: CostModel | None, overload: str) -> tuple[int, CallCost, bool]:
-    """A call's cost: fixed (0 when it depends on the arguments), as a function, and whether it needs the
-    result.
-    """
-    standard = STANDARD_COSTS.get(overload)
-    if model is None or model.actual is None:
-        if standard is None:
-            return 1, lambda _args, _result: 1, False
-        return 0, lambda args, _result: standard(args), False
-    actual = model.actual
-
-    def cost(args: Sequence[Any], result: Any) -> int:
-        declared = actual(overload, args, result)
-        if declared is not None:
-            return declared
-        return 1 if standard is None else standard(args)
-
-    return 0, cost, model.needs_result
-
-
-def _with_pattern(impl: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda text, _pattern, *rest: impl(text, *rest)
-
-
-# -- calls
-
-
-def _call_one(arg: Code, impl: Callable[..., Any], fixed: int, cost: CallCost) -> Code:
-    if fixed:
-
-        def call_fixed(run: Run) -> Any:
-            try:
-                value = arg(run)
-            except EvaluationError:
-                run.charge(fixed)
-                raise
-            total = run.cost + fixed
-            run.cost = total
-            if total > run.limit:
-                raise CostLimitExceeded(total)
-            return impl(value)
-
-        return call_fixed
-
-    def call(run: Run) -> Any:
-        try:
-            value = arg(run)
-        except EvaluationError as error:
-            run.charge(cost((error,), error))
-            raise
-        total = run.cost + cost((value,), None)
-        run.cost = total
-        if total > run.limit:
-            raise CostLimitExceeded(total)
-        return impl(value)
-
-    return call
-
-
-def _second_after_error(
-    run: Run, right: Code, left_error: EvaluationError, cost: CallCost
-) -> EvaluationError:
-    """The right operand of a call whose left one failed is evaluated and charged all the same."""
-    value: Any
-    try:
-        value = right(run)
-    except EvaluationError as error:
-        value = error
-    run.charge(cost((left_error, value), left_error))
-    return left_error
-
-
-def _call_two(left: Code, right: Code, impl: Callable[..., Any], fixed: int, cost: CallCost) -> Code:
-    def call(run: Run) -> Any:
-        try:
-            a = left(run)
-        except EvaluationError as error:
-            failed = error
-        else:
-            try:
-                b = right(run)
-            except EvaluationError as error:
-                run.charge(cost((a, error), error))
-                raise
-            total = run.cost + (fixed or cost((a, b), None))
-            run.cost = total
-            if total > run.limit:
-                raise CostLimitExceeded(total)
-            return impl(a, b)
-        raise _second_after_error(run, right, failed, cost)
-
-    return call
-
-
-def _weighed(code: Code) -> Code:
-    """Addition of values of unknown type, and functions that grow: counts large texts they build."""
-
-    def weighed(run: Run) -> Any:
-        value = code(run)
-        if (type(value) is str or type(value) is bytes) and len(value) > _LARGE:
-            run.build(len(value))
-        return value
-
-    return weighed
-
-
-_LARGE = 4096
-
-
-def _call_with_constant(left: Code, b: Any, impl: Callable[..., Any], cost: CallCost) -> Code:
-    def call(run: Run) -> Any:
-        try:
-            a = left(run)
-        except EvaluationError as error:
-            run.charge(cost((error, b), error))
-            raise
-        total = run.cost + cost((a, b), None)
-        run.cost = total
-        if total > run.limit:
-            raise CostLimitExceeded(total)
-        return impl(a, b)
-
-    return call
-
-
-def _call_many(codes: Sequence[Code], impl: Callable[..., Any], cost: CallCost) -> Code:
-    """A call that stops at its first failing argument; it is charged only when that was the last one."""
-    last = len(codes) - 1
-
-    def call(run: Run) -> Any:
-        args: list[Any] = []
-        for i, code in enumerate(codes):
-            try:
-                args.append(code(run))
-            except EvaluationError as error:
-                if i == last:
-                    args.append(error)
-                    run.charge(cost(args, error))
-                raise
-        total = run.cost + cost(args, None)
-        run.cost = total
-        if total > run.limit:
-            raise CostLimitExceeded(total)
-        return impl(*args)
-
-    return call
-
-
-def _call_by_result(codes: Sequence[Code], chosen: Target, cost: CallCost) -> Code:
-    """A call whose cost depends on its result."""
-    last = len(codes) - 1
-    impl, stops_early = chosen.run, chosen.stops_early
-
-    def call(run: Run) -> Any:
-        args: list[Any] = []
-        failed: EvaluationError | None = None
-        for i, code in enumerate(codes):
-            try:
-                args.append(code(run))
-            except EvaluationError as error:
-                failed = failed or error
-                args.append(error)
-                if stops_early and i != last:
-                    raise
-        if failed is None:
-            try:
-                result = impl(*args)
-            except EvaluationError as error:
-                run.charge(cost(args, error))
-                raise
-            run.charge(cost(args, result))
-            return result
-        run.charge(cost(args, failed))
-        raise failed
-
-    return call
-
-
-def _equality(left: Planned, right: Planned, wanted: bool, model: CostModel | None) -> Code:
-    overload = "equals" if wanted else "not_equals"
-    _, cost, _ = _call_cost(model, overload)
-    a_code, b_code = left.code, right.code
-    if right.is_constant and type(right.constant) is str:
-        constant = right.constant
-        length = len(constant)
-        other = equal if wanted else not_equal
-
-        def equals_text(run: Run) -> bool:
-            try:
-                value = a_code(run)
-            except EvaluationError as error:
-                run.charge(cost((error, constant), error))
-                raise
-            if type(value) is not str:
-                run.charge(cost((value, constant), None))
-                return other(value, constant)
-            size = len(value)
-            total = run.cost + math.ceil((size if size < length else length) * TRAVERSAL_FACTOR)
-            run.cost = total
-            if total > run.limit:
-                raise CostLimitExceeded(total)
-            return (value == constant) is wanted
-
-        return equals_text
-    return _call_two(a_code, b_code, equal if wanted else not_equal, 0, cost)
-
-
-# -- logic
-
-
-def _and(left: Code, right: Code) -> Code:
-    def conjunction(run: Run) -> bool:
-        failed: EvaluationError | None = None
-        try:
-            a = left(run)
-            if a is False:
-                return False
-            if a is not True:
-                failed = no_such_overload()
-        except EvaluationError as error:
-            failed = error
-        if failed is None:
-            b = right(run)
-            if b is False or b is True:
-                return bool(b)
-            raise no_such_overload()
-        try:
-            if right(run) is False:
-                return False
-        except EvaluationError:
-            pass
-        raise failed
-
-    return conjunction
-
-
-def _or(left: Code, right: Code) -> Code:
-    def disjunction(run: Run) -> bool:
-        failed: EvaluationError | None = None
-        try:
-            a = left(run)
-            if a is True:
-                return True
-            if a is not False:
-                failed = no_such_overload()
-        except EvaluationError as error:
-            failed = error
-        if failed is None:
-            b = right(run)
-            if b is False or b is True:
-                return bool(b)
-            raise no_such_overload()
-        try:
-            if right(run) is True:
-                return True
-        except EvaluationError:
-            pass
-        raise failed
-
-    return disjunction
-
-
-def _not_strictly_false(arg: Code) -> Code:
-    def evaluate(run: Run) -> bool:
-        try:
-            value = arg(run)
-        except EvaluationError:
-            value = True
-        run.charge(1)
-        return value is not False
-
-    return evaluate
-
-
-def _optional_or(left: Code, right: Code, *, unwrap: bool) -> Code:
-    def choose(run: Run) -> Any:
-        value = left(run)
-        if type(value) is not Optional:
-            raise no_such_overload()
-        if value.has_value:
-            return value.value if unwrap else value
-        return right(run)
-
-    return choose
-
-
-# -- membership
-
-
-def _membership(element: Planned, constants: Any) -> Planned | None:
-    """`x in [constants]` as a look-up in a set, which costs nothing; None when a constant does not allow
-    it.
-    """
-    if not constants:
-        return Planned(constant=False)
-    members: set[tuple[type, Any]] = set()
-    for constant in constants:
-        kind = type(constant)
-        if kind not in (bool, int, Uint, float, str):
-            return None
-        members.add((kind, constant))
-        members.update(_numeric_twins(constant))
-    code = element.code
-
-    def contained(run: Run) -> bool:
-        value = code(run)
-        kind = type(value)
-        if kind is bytes:
-            raise EvaluationAborted("internal error: bytes cannot be keys of a map")
-        return (kind, value) in members if kind in _HASHED else False
-
-    return Planned(evaluate=contained)
-
-
-_HASHED = frozenset((bool, int, Uint, float, str))
-
-
-def _numeric_twins(constant: Any) -> Iterable[tuple[type, Any]]:
-    """The same number in the other numeric types, where nothing is lost on the way from a double."""
-    kind = type(constant)
-    if kind is float:
-        if constant.is_integer():
-            if -(2.0**63) < constant < 2.0**63:
-                yield int, int(constant)
-            if 0 <= constant < 2.0**64:
-                yield Uint, Uint(int(constant))
-    elif kind is int:
-        yield float, float(constant)
-        if constant >= 0:
-            yield Uint, Uint(constant)
-    elif kind is Uint:
-        yield float, float(constant)
-        if constant < 2**63:
-            yield int, int(constant)
-
-
-# -- aggregates
-
-
-def _build_list(codes: Sequence[Code], optional: frozenset[int]) -> Code:
-    if not optional:
-
-        def build(run: Run) -> list[Any]:
-            try:
-                elements = [code(run) for code in codes]
-            except EvaluationError:
-                run.charge(LIST_COST)
-                raise
-            run.charge(LIST_COST)
-            return elements
-
-        return build
-
-    def build_optional(run: Run) -> list[Any]:
-        elements: list[Any] = []
-        try:
-            for i, code in enumerate(codes):
-                element = code(run)
-                if i in optional:
-                    if type(element) is not Optional:
-                        raise EvaluationError(
-                            "cannot initialize optional list element from non-optional value"
-                        )
-                    if not element.has_value:
-                        continue
-                    element = element.value
-                elements.append(element)
-        except EvaluationError:
-            run.charge(LIST_COST)
-            raise
-        run.charge(LIST_COST)
-        return elements
-
-    return build_optional
-
-
-def _build_map(pairs: Sequence[tuple[Code, Code, bool]]) -> Code:
-    def build(run: Run) -> Any:
-        entries: list[tuple[Any, Any]] = []
-        try:
-            for key_code, value_code, optional in pairs:
-                key = key_code(run)
-                value = value_code(run)
-                if optional:
-                    if type(value) is not Optional:
-                        raise EvaluationError("cannot initialize optional entry from non-optional value")
-                    if not value.has_value:
-                        entries = [entry for entry in entries if not _same_key(entry[0], key)]
-                        continue
-                    value = value.value
-                entries.append((key, value))
-            built = build_map(entries)
-        except EvaluationError:
-            run.charge(MAP_COST)
-            raise
-        run.charge(MAP_COST)
-        return built
-
-    return build
-
-
-def _same_key(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and bool(a == b)
-
-
-def _let(slot: int, body: Code) -> Code:
-    def bound(run: Run) -> Any:
-        run.slots[slot] = LAZY
-        return body(run)
-
-    return bound

@@ -27,6 +27,7 @@ from kubernetes_cel.values import (
     equal,
     find,
     not_equal,
+    size_of_list,
     size_or_none,
 )
 
@@ -295,12 +296,7 @@ def _first(values: Any) -> Optional:
 def _last(values: Any) -> Optional:
     if not values:
         return NONE
-    return Optional(values[size_of_any(values) - 1])
-
-
-def size_of_any(values: Any) -> int:
-    """Number of elements of a list."""
-    return size_or_none(values) or 0
+    return Optional(values[size_of_list(values) - 1])
 
 
 #: `optional.of` and its kin, optional selections and indexes, `optMap`, `optFlatMap`, `first`, `last`.
