@@ -96,7 +96,6 @@ class Driver:
         self._resolver = Resolver(self.name, options.node, self.profile)
         keys = [extractor.name for extractor in self.profile.extractors()]
         self.metrics = Metrics(self.name, keys)
-        self._node_uid: str | None = None
         self._events = NodeEvents(api, options.node, self.name)
         watchers = _Watchers(self.metrics, self._events)
         self._publisher = Publisher(api, self._pool, watchers, options.publisher)
@@ -142,10 +141,12 @@ class Driver:
         """Stop: no new calls, work in progress finished, sockets removed; slices and prepared claims stay."""
         self._publisher.stop()
         self._sweeper.stop()
+        # The registrar first: from then on the kubelet looks for somebody else.
         for server in reversed(self._servers):
             server.stop(self.options.grace)
         if not self.plugin.drain(self.options.grace):
             self._log.warning("work in progress is left to the next start")
+        self._publisher.join(self.options.grace)
         self._instance.release()
 
     def devices(self) -> dict[str, Device]:
@@ -199,14 +200,17 @@ class Driver:
         self._publisher.start()
 
     def _pool(self) -> Pool:
-        """What to publish now. Raises ApiError while the Node cannot be read."""
-        if self._node_uid is None:
-            self._node_uid = self._api.get(f"/api/v1/nodes/{self.options.node}")["metadata"]["uid"]
+        """What to publish now. Raises ApiError while the Node cannot be read.
+
+        The Node is read each time: one that was deleted and registered anew has another uid, and slices of
+        an owner that is gone are collected as fast as they are written.
+        """
+        node = self._api.get(f"/api/v1/nodes/{self.options.node}")
         return Pool(
             driver=self.name,
             name=self.options.node,
             node=self.options.node,
-            node_uid=self._node_uid,
+            node_uid=node["metadata"]["uid"],
             devices=tuple(self.profile.devices()),
             extractors=tuple(self.profile.extractors()) if self.options.affinity else (),
             fence=self.options.fence if self.options.affinity else Fence.NONE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,6 +28,8 @@ from .validate import problems
 WATCH_SECONDS = 300
 MAX_BACKOFF = 60.0
 COALESCE = 0.05
+CALM_RENEWALS, CALM_WINDOW, CALM_SECONDS = 6, 60.0, 15.0
+"""After six renewals within a minute each further one waits 15 s: each costs every scheduler a look."""
 
 
 class PublishObserver(Protocol):
@@ -94,6 +97,7 @@ class Publisher:
         self._settled_at: float | None = None
         self._as_stored: dict[tuple[str, str], tuple[JsonObject, JsonObject]] = {}
         self._reported: set[str] = set()
+        self._renewals: deque[float] = deque(maxlen=CALM_RENEWALS)
         self._log = structlog.get_logger("affinity_driver.publish")
 
     def start(self) -> None:
@@ -111,8 +115,11 @@ class Publisher:
         """
         self._stopping.set()
         self._wake.set()
+
+    def join(self, seconds: float) -> None:
+        """After ``stop``: wait for a pass in progress, at most so many seconds."""
         if self._threads:
-            self._threads[0].join(timeout=10)
+            self._threads[0].join(seconds)
 
     def wake(self) -> None:
         """Ask for a pass now."""
@@ -138,6 +145,7 @@ class Publisher:
             self._perform(write)
         if todo.writes:
             self._log.info("published", pool=pool.name, generation=todo.generation, writes=len(todo.writes))
+            self._renewals.append(time.monotonic())
         self._observer.published(todo.generation, len(wanted), len(todo.writes))
         return settling if settling > 0 else self._options.resync
 
@@ -220,6 +228,14 @@ class Publisher:
             if self._wake.wait(pause):
                 # Changes come in bursts: the kubelet's wipe, our own writes. One pass for all of them.
                 self._stopping.wait(min(pause, 1.0) if failures else COALESCE)
+            if self._somebody_fights():
+                self._report("SlicesContested", "something else keeps changing this driver's slices")
+                self._stopping.wait(CALM_SECONDS)
+
+    def _somebody_fights(self) -> bool:
+        """Whether the pool was renewed so often lately that somebody must be undoing it each time."""
+        full = len(self._renewals) == CALM_RENEWALS
+        return full and time.monotonic() - self._renewals[0] < CALM_WINDOW
 
     def _watch(self, collection: str) -> None:
         failures = 0
