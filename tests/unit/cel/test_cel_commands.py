@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -39,6 +40,19 @@ DEVICES: dict[str, Any] = {
 }
 
 
+SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
+
+
+def published(name: str, content: Any) -> Any:
+    """The content, which fits the published schema."""
+    jsonschema.validate(content, json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
+    return content
+
+
+def answers_of(text: str) -> list[Any]:
+    return [published("eval", json.loads(line)) for line in text.splitlines()]
+
+
 def write(path: Path, *documents: Any) -> str:
     path.write_text(yaml.safe_dump_all(documents))
     return str(path)
@@ -62,7 +76,7 @@ class TestEval:
         text = "".join(json.dumps(request) + "\n" for request in requests)
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert main(["eval", "--stdin", "-o", "json"]) == 0
-        answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        answers = answers_of(capsys.readouterr().out)
         assert [answer["id"] for answer in answers] == [1, "two", 3, 4, 5, 6, 7, 8]
         assert answers[0] == {"id": 1, "value": "é\n", "estimatedCost": 1, "cost": 2}
         kinds = [answer.get("error", {}).get("kind") for answer in answers]
@@ -80,7 +94,7 @@ class TestEval:
         source = "\n".join(lines).encode() + b"\n"
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(source)))
         assert main(["eval", "--stdin", "-o", "json"]) == 2
-        answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        answers = answers_of(capsys.readouterr().out)
         assert [answer["id"] for answer in answers] == [None, None, None, None, 1]
 
     def test_numbers_and_text_are_read_as_kubernetes_reads_them(
@@ -118,7 +132,7 @@ class TestLint:
     def lint(self, capsys: pytest.CaptureFixture[str], *files: str) -> tuple[int, list[dict[str, Any]]]:
         arguments = [argument for file in files for argument in ("-f", file)]
         code = main(["lint", "-o", "json", *arguments])
-        return code, json.loads(capsys.readouterr().out)["findings"]
+        return code, published("lint", json.loads(capsys.readouterr().out))["findings"]
 
     def test_good_slices(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.lint(capsys, write(tmp_path / "a.yaml", SLICE)) == (0, [])
