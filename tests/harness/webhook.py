@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +89,21 @@ class Webhook:
     def said(self, text: str) -> int:
         """How many lines of the log contain ``text``."""
         return sum(text in line for line in list(self.lines))
+
+    def get(self, path: str) -> tuple[int, str]:
+        """A probe: status and text."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port('probes')}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name: str) -> float:
+        """A metric's value, summed over its labels; 0.0 when it is not there."""
+        found = re.findall(
+            rf"^sharing_affinity_{name}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics")[1], re.MULTILINE
+        )
+        return sum(map(float, found))
 
     @property
     def log(self) -> str:

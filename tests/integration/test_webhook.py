@@ -144,15 +144,9 @@ def test_an_expired_certificate_lets_slices_through_until_it_is_renewed(
         # Longer than a connection that was opened before stays open.
         time.sleep(max(0.0, ends - time.time()) + 5.5)
         create(control_plane, slice_of("expired", {"k": "nonsense("}))
-        assert probe(process) == (503, "the certificate has expired\n")
+        assert process.get("/readyz") == (503, "the certificate has expired\n")
         eventually("the certificate to be renewed", lambda: process.said('"event": "serving"') == 2, 30)
         assert refuses(control_plane)
-
-
-def probe(process: webhook.Webhook) -> tuple[int, str]:
-    found = object.__new__(operator.Process)
-    found.port = process.port("probes")
-    return found.get("/readyz")
 
 
 def served(cluster: Cluster) -> x509.Certificate:
@@ -196,9 +190,7 @@ def test_applying_the_manifests_again_keeps_certificate_and_trust(
 
 def test_metrics(control_plane: Cluster, account: Path) -> None:
     with serving(control_plane, account) as process:
-        found = object.__new__(operator.Process)
-        found.port = process.port("probes")
-        assert found.get("/readyz") == (200, "ok\n")
-        assert found.metric("webhook_certificate_expiry_timestamp_seconds") > time.time() + 80 * 86400
-        assert found.metric("webhook_reviews_total") >= 1
-        assert found.metric("webhook_review_seconds_count") >= 1
+        assert process.get("/readyz") == (200, "ok\n")
+        assert process.metric("webhook_certificate_expiry_timestamp_seconds") > time.time() + 80 * 86400
+        assert process.metric("webhook_reviews_total") >= 1
+        assert process.metric("webhook_review_seconds_count") >= 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from sharing_affinity.engine import DeviceState, Diagnosis, PoolLocks
 
@@ -19,6 +19,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        # Memory, CPU, and the start time that tells restarts.
+        ProcessCollector(registry=self.registry)
         # KEP-5981, "Are there any missing metrics".
         self.locked_devices = self._gauge("locked_devices", "Devices that hold at least one affinity lock.")
         self.unreconstructable_devices = self._gauge(

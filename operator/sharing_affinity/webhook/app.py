@@ -18,7 +18,7 @@ from typing import Any
 
 import kopf
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from kubernetes_cel import Environment
 from sharing_affinity import kopf_app
@@ -76,6 +76,7 @@ class Admission:
         self.peers = Peers()
         self.environment = Environment.admission()
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.reviews = Counter(
             "sharing_affinity_webhook_reviews",
             "Slices judged at admission, by verdict.",
