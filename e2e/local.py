@@ -239,11 +239,12 @@ def attach(name: str) -> Cluster:
 def up(options: Options) -> Cluster:
     """Start a cluster; one of that name is taken down first. Builds what the cache lacks."""
     folder = paths.cluster_dir(options.name)
+    # Before the build: nobody should wait minutes for "not on this host".
+    if options.nodes and (lacking := probe.missing()):
+        raise NodesImpossibleError(lacking)
     (binaries,) = build.ensure(versions.kubernetes(options.kubernetes))
     tools = Tools(())
     if options.nodes:
-        if lacking := probe.missing():
-            raise NodesImpossibleError(lacking)
         build.ensure(versions.CONTAINERD, versions.CNI)
         archives.test_archive()
         tools = Tools(tuple(hostprograms.search_path()))

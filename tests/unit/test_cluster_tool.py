@@ -17,12 +17,30 @@ from pathlib import Path
 
 import pytest
 
-from e2e import backends, build, controlplane, images, namespaces, node, oci, paths, pki, processes, versions
+from e2e import (
+    backends,
+    build,
+    controlplane,
+    debian,
+    hostprograms,
+    images,
+    kind,
+    local,
+    namespaces,
+    node,
+    oci,
+    paths,
+    pki,
+    probe,
+    processes,
+    versions,
+)
 from e2e.controlplane import ControlPlane, Ports
 from e2e.errors import ClusterError
 from e2e.images import archives
 from e2e.local import free_ports
 from e2e.locking import exclusive
+from e2e.options import Options
 
 TOOL = Path(build.__file__).parent
 ROOT = TOOL.parent
@@ -327,3 +345,60 @@ def test_merged_packages_follow_the_usr_merge() -> None:
     assert archives._place("lib") is None
     assert archives._place("usr/share/doc/x") is None
     assert archives._place("usr/bin/python3") == "usr/bin/python3"
+
+
+# -- what a host lacks ----------------------------------------------------------------------------------
+
+
+def test_missing_things_are_named_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = [
+        probe.Missing("control groups", "no controller pids"),
+        probe.Missing("memory", "1 MiB available"),
+    ]
+    monkeypatch.setattr(probe, "missing", lambda: lacking)
+    monkeypatch.setattr(build, "ensure", lambda *components: pytest.fail("built"))
+    with pytest.raises(local.NodesImpossibleError, match=r"(?s)no controller pids.*1 MiB available"):
+        local.up(Options(name="never", nodes=2))
+
+
+@pytest.mark.parametrize(
+    ("lacking", "kind_lacks", "choice"),
+    [
+        ([], None, ("local", 2)),
+        ([probe.Missing("memory", "none")], None, ("kind", 2)),
+        ([probe.Missing("memory", "none")], "no docker", ("local", 0)),
+    ],
+)
+def test_choice_of_a_backend(
+    monkeypatch: pytest.MonkeyPatch,
+    lacking: list[probe.Missing],
+    kind_lacks: str | None,
+    choice: tuple[str, int],
+) -> None:
+    monkeypatch.setattr(probe, "missing", lambda: lacking)
+    monkeypatch.setattr(kind, "missing", lambda: kind_lacks)
+    backend, nodes, reasons = backends.choose()
+    assert (backend, nodes) == choice
+    assert bool(reasons) == bool(lacking)
+
+
+def test_programs_that_cannot_be_had_come_with_the_line_to_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        hostprograms, "_on_system", lambda program: None if program == "runc" else f"/bin/{program}"
+    )
+
+    def refuse(packages: object) -> debian.Apt:
+        raise ClusterError("no package lists: connection refused")
+
+    monkeypatch.setattr(debian, "apt_for", refuse)
+    with pytest.raises(ClusterError, match=r"(?s)connection refused.*apt-get install -y \S+ runc"):
+        hostprograms.search_path()
+
+
+def test_alternatives_of_a_dependency_are_not_all_taken() -> None:
+    lines = ["p", "  Depends: liba", " |Depends: debconf", "  Depends: cdebconf", "  PreDepends: libb:any"]
+    text = "\n".join([*lines, "  Depends: <virtual>"])
+    assert debian._first_alternatives(text) == {"liba", "debconf", "libb"}
