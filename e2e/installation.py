@@ -108,7 +108,9 @@ class AsPods:
         for obj in objects:
             if obj["kind"] in ("Deployment", "DaemonSet"):
                 pod = obj["spec"]["template"]["spec"]
-                pod["containers"][0]["args"] += flags
+                # The webhook beside the operator has flags of its own.
+                if pod["containers"][0]["args"][0] == "run":
+                    pod["containers"][0]["args"] += flags
                 if obj["kind"] == "DaemonSet":
                     pod["nodeSelector"] = {"kubernetes.io/hostname": self._node.name}
         self._cluster.apply(*objects)
