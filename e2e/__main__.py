@@ -43,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     building.add_argument(
         "--kubernetes", choices=[*versions.KUBERNETES, "all"], default=versions.DEFAULT_MINOR
     )
+    building.add_argument(
+        "--tools", action="store_true", help="helm and promtool as well, for tests of chart and alerts"
+    )
     building.set_defaults(run=_build)
     starting = commands.add_parser("up", help="start a cluster")
     _common(starting)
@@ -82,6 +85,9 @@ def _build(args: argparse.Namespace) -> int:
     minors = list(versions.KUBERNETES) if args.kubernetes == "all" else [args.kubernetes]
     for folder in build.ensure(*map(versions.kubernetes, minors)):
         print(folder)
+    if args.tools:
+        for folder in build.ensure(*versions.TOOLS):
+            print(folder)
     return 0
 
 

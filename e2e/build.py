@@ -30,6 +30,8 @@ def output_dir(component: Component) -> Path:
     for name in ("go.mod", *(component.sources or ("go.sum",))):
         digest.update((component.module / name).read_bytes())
     digest.update(json.dumps([component.stamps, component.rename]).encode())
+    if component.tags:
+        digest.update(json.dumps(component.tags).encode())
     name = f"{component.name}-{component.version}-{versions.go_architecture()}-{digest.hexdigest()[:12]}"
     return paths.cache_dir() / "bin" / name
 
@@ -62,7 +64,8 @@ def _build(component: Component) -> None:
         print(f"building {title} into {target}", flush=True)
         total = _count_packages(go, component, environment, packages)
         flags = " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in component.stamps)])
-        command = [str(go), "build", "-v", "-ldflags", flags, "-o", f"{partial}{os.sep}", *packages]
+        command = [str(go), "build", "-v", "-ldflags", flags, "-tags", ",".join(component.tags)]
+        command += ["-o", f"{partial}{os.sep}", *packages]
         _run(command, component.module, environment, Progress(title, total))
         for old, new in component.rename:
             if (partial / old).exists():
@@ -83,7 +86,16 @@ def _count_packages(
     go: Path, component: Component, environment: Mapping[str, str], packages: Sequence[str]
 ) -> int:
     # Downloads the modules as well, by far the longest silence of a cold build: pass its own messages on.
-    command = [str(go), "list", "-deps", "-f", "{{.ImportPath}}", *packages]
+    command = [
+        str(go),
+        "list",
+        "-deps",
+        "-tags",
+        ",".join(component.tags),
+        "-f",
+        "{{.ImportPath}}",
+        *packages,
+    ]
     run = subprocess.run(command, cwd=component.module, env=environment, stdout=subprocess.PIPE, text=True)
     if run.returncode:
         raise ClusterError(

@@ -21,7 +21,8 @@ class Component:
     """A Go module whose `tool` lines become one folder of static binaries.
 
     `rename` maps a package's last path element to a better file name; `stamps` are linker `-X` definitions;
-    `sources` are files of a module that is ours, whose own main package is built instead of tools.
+    `sources` are files of a module that is ours, whose own main package is built instead of tools; `tags`
+    are build constraints.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Component:
     stamps: tuple[tuple[str, str], ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
     sources: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 def _kubernetes(version: str) -> Component:
@@ -59,6 +61,10 @@ CONTAINERD = Component(
     stamps=(("github.com/containerd/containerd/v2/version.Version", "2.4.2"),),
 )
 CNI = Component("cni", GO_MODULES / "cni", "1.10.0")
+HELM = Component("helm", GO_MODULES / "helm", "4.3.2")
+# Without service discovery, which is most of Prometheus: rules need none.
+PROMTOOL = Component("promtool", GO_MODULES / "promtool", "0.313.1", tags=("remove_all_sd",))
+TOOLS = (HELM, PROMTOOL)
 TEST_PROGRAM = Component("test-program", Path(__file__).parent / "images" / "test", "1", sources=("main.go",))
 
 

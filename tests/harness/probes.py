@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from e2e import probe, toolchain
+from e2e import build, probe, toolchain, versions
 from e2e.errors import ClusterError
 
 
@@ -28,3 +28,19 @@ def no_go() -> str | None:
     except ClusterError as error:
         return str(error).splitlines()[0]
     return None
+
+
+def no_helm() -> str | None:
+    """Helm is built from its Go module, like the clusters' programs, but only when asked for."""
+    return _not_built(versions.HELM)
+
+
+def no_promtool() -> str | None:
+    """Prometheus' promtool, likewise."""
+    return _not_built(versions.PROMTOOL)
+
+
+def _not_built(component: versions.Component) -> str | None:
+    if build.output_dir(component).is_dir():
+        return None
+    return f"{component.name} is not built here: make build ARGS=--tools (takes minutes)"

@@ -100,12 +100,14 @@ def test_every_query_asks_for_what_is_exposed(control_plane: Cluster, namespace:
 
 
 def test_every_alert_says_what_and_where_to_read_on() -> None:
+    guide = (operator.ROOT / "docs" / "troubleshooting.md").read_text()
     for rule in monitoring.rules():
         if "alert" in rule:
             assert rule["labels"]["severity"] in ("info", "warning", "critical"), rule["alert"]
             assert rule["annotations"].keys() == {"summary", "description", "runbook"}, rule["alert"]
             anchor = rule["alert"].lower()
             assert rule["annotations"]["runbook"] == f"docs/troubleshooting.md#{anchor}"
+            assert f"\n### {rule['alert']}\n" in guide, rule["alert"]
 
 
 def test_panels_do_not_overlap() -> None:
