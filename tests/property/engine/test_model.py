@@ -140,6 +140,22 @@ class ClusterLife(RuleBasedStateMachine):
         spec = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
         self.store(o.pod(name, uid=f"p-{name}", **spec))
 
+    @rule(subnet=st.sampled_from(["A", "B"]), slots=st.integers(1, 2), assume=st.booleans())
+    def run_a_pod(self, subnet: str, slots: int, assume: bool) -> None:
+        """The everyday case in one step, so that devices fill up: created, seen, decided, and often
+        written."""
+        self.create(subnet, slots, 1, 1, None)
+        self.deliver_all()
+        name = next(reversed(self.stored))[1]
+        self.decide_on(("default", name))
+        if not assume and f"u-{name}" in self.writes:
+            self.finish_write(f"u-{name}", False)
+
+    @rule(subnet=st.sampled_from(["A", "B"]))
+    def run_a_small_pod(self, subnet: str) -> None:
+        """Once more, since rules are picked alike: what shares devices is what has to happen often."""
+        self.run_a_pod(subnet, 1, False)
+
     @precondition(lambda self: self.queues)
     @rule(data=st.data())
     def deliver_one(self, data: st.DataObject) -> None:
@@ -158,8 +174,10 @@ class ClusterLife(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.pods())
     @rule(data=st.data())
     def decide(self, data: st.DataObject) -> None:
+        self.decide_on(data.draw(st.sampled_from(self.engine.pods())))
+
+    def decide_on(self, key: tuple[str, str]) -> None:
         self.extract()
-        key = data.draw(st.sampled_from(self.engine.pods()))
         decision = self.engine.decide(key, self.now, self.new_uuid)
         if isinstance(decision, Unplaced) and decision.reason == "ExtractionPending":
             self.extract()
@@ -180,7 +198,9 @@ class ClusterLife(RuleBasedStateMachine):
     @rule(data=st.data(), lost=st.booleans())
     def write(self, data: st.DataObject, lost: bool) -> None:
         """The write reaches the server, or does not; a conflict is a certain no."""
-        uid = data.draw(st.sampled_from(sorted(self.writes)))
+        self.finish_write(data.draw(st.sampled_from(sorted(self.writes))), lost)
+
+    def finish_write(self, uid: str, lost: bool) -> None:
         write, _ = self.writes.pop(uid)
         raw = self.stored.get(("ResourceClaim", write.name))
         stale = raw is None or raw["metadata"]["uid"] != uid or "status" in raw
@@ -211,7 +231,9 @@ class ClusterLife(RuleBasedStateMachine):
         raw = {k: v for k, v in self.stored[("ResourceClaim", name)].items() if k != "status"}
         self.store(raw)
 
-    @rule(node=st.sampled_from(NODES), device=st.sampled_from(DEVICES), subnet=st.sampled_from(["A", None]))
+    @rule(
+        node=st.sampled_from(NODES), device=st.sampled_from(DEVICES), subnet=st.sampled_from(["A", "A", None])
+    )
     def allocate_by_someone_else(self, node: str, device: str, subnet: str | None) -> None:
         """A foreign holder, seen at once: what is not seen cannot be kept apart."""
         self.deliver_all()
@@ -222,17 +244,15 @@ class ClusterLife(RuleBasedStateMachine):
         self.store(raw)
         self.deliver_all()
 
-    @rule(node=st.sampled_from(NODES), variant=st.sampled_from([0, 0, 1]))
-    def republish(self, node: str, variant: int) -> None:
-        self.publish(node, variant)
-
-    @rule(node=st.sampled_from(NODES))
-    def kubelet_restarts(self, node: str) -> None:
-        """All slices of the node go and come back."""
-        for key in (("ResourceSlice", f"{node}-dev"), ("SharingAffinitySlice", f"{node}-meta")):
-            if key in self.stored:
-                self.remove(key)
-        self.publish(node, self.variant[node])
+    @rule(node=st.sampled_from(NODES), what=st.sampled_from(["same", "same", "other", "restart"]))
+    def disturb(self, node: str, what: str) -> None:
+        """The driver publishes again, also with other extractors; or a kubelet starts and wipes its
+        slices."""
+        if what == "restart":
+            for key in (("ResourceSlice", f"{node}-dev"), ("SharingAffinitySlice", f"{node}-meta")):
+                if key in self.stored:
+                    self.remove(key)
+        self.publish(node, 1 - self.variant[node] if what == "other" else self.variant[node])
 
     # --- the truth ---
 
@@ -359,4 +379,4 @@ class ClusterLife(RuleBasedStateMachine):
 
 
 TestClusterLife = ClusterLife.TestCase
-TestClusterLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestClusterLife.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

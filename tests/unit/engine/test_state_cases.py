@@ -73,6 +73,20 @@ def test_b03_taint_refusal_leaves_no_lock() -> None:
     assert w.locks() == {"eth2": "subnet=A"}
 
 
+def test_b03_a_refused_candidate_keeps_no_tentative_lock() -> None:
+    """The taint is looked at after affinity: what the first request tried must not lock out the second."""
+    taint = {"key": "odd", "effect": "NoSchedule"}
+    w = World(
+        o.node(),
+        o.device_class(),
+        o.metadata_slice(),
+        o.device_slice([o.device("eth1", taints=[taint]), o.device("eth2")]),
+    )
+    tolerant = o.request("r1", tolerations=[{"key": "odd", "operator": "Exists"}])
+    configs = [o.config(o.nic("A"), ["r0"]), o.config(o.nic("B"), ["r1"])]
+    assert w.place("pod", requests=[o.request("r0"), tolerant], configs=configs) == ["eth2", "eth1"]
+
+
 @pytest.mark.parametrize(
     ("slots", "default", "second", "left"),
     [("16", None, "eth2", "16"), ("16", "1", "eth1", "2"), ("16", "0", "eth1", "0")],
