@@ -335,10 +335,10 @@ class _Checker:
         for entry in node.fields:
             yield self.check(entry.value)
         named = self._declarations.type_names.get(name)
-        if named is None:
+        if named is None and not name.startswith("google.protobuf."):
             self._undeclared(node.id, node.name)
             return
-        self._report(node.id, f"'{named.name}' cannot be constructed here")
+        self._report(node.id, f"'{name}' cannot be constructed: protobuf messages are not supported")
         self.types[node.id] = types.error
 
     def _comprehension(self, node: Comprehension) -> Work[None]:

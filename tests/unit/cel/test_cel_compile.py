@@ -124,6 +124,12 @@ def test_errors_show_the_place() -> None:
     assert [(issue.line, issue.column) for issue in caught.value.issues] == [(2, 12), (2, 28)]
 
 
+@pytest.mark.parametrize("name", ["Int32Value", "Duration", "Struct"])
+def test_protobuf_messages_are_refused_by_name(name: str) -> None:
+    with pytest.raises(CompileError, match=rf"'google.protobuf.{name}' cannot be constructed"):
+        Environment.admission().compile(f"google.protobuf.{name}{{}}")
+
+
 def test_length_counts_bytes() -> None:
     ENVIRONMENT.compile("'" + "a" * 10238 + "'")
     with pytest.raises(LengthError):
