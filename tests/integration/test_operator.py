@@ -376,31 +376,29 @@ def test_the_locked_device_is_preferred_and_the_order_is_upstreams_without_scori
 # -- queue and release ----------------------------------------------------------------------------------
 
 
-def test_only_the_last_of_twenty_nodes_fits(operator: Process, site: Site) -> None:
-    """Nineteen nodes reject the pod for a reason the operator cannot see; the search converges on the
-    twentieth.
+def beside(site: Site, label: str) -> dict[str, object]:
+    """A pod only wants to be where a pod of this label is, in a form that node choice does not model: its
+    namespaces are chosen by label."""
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"beside": label}},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}},
+    }
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
-    The reason is a host port, taken on all but one.
-    """
+
+def test_only_the_last_of_twenty_nodes_fits(operator: Process, site: Site) -> None:
+    """Nineteen nodes reject the pod for a reason the operator can't see, and each time the scheduler takes
+    the allocation back; the search converges on the twentieth."""
     names = [site.node(f"n{number:02}") for number in range(20)]
-    port = [{"containerPort": 80, "hostPort": 8080}]
-    for name in names[:-1]:
-        blocker = {"name": "main", "image": "none", "ports": port}
-        site.cluster.request(
-            "POST",
-            site.path("pod"),
-            {"metadata": {"name": f"blocker-{name}"}, "spec": {"containers": [blocker], "nodeName": name}},
-        )
     for name in names:
         site.publish(name, ["eth1"])
+    anchor = {"containers": [{"name": "main", "image": "none"}], "nodeName": names[-1]}
+    body = {"metadata": {"name": "anchor", "labels": {"beside": site.tag}}, "spec": anchor}
+    site.cluster.request("POST", site.path("pod"), body)
     site.claim("seeker", "a")
-    site.pod(
-        "seeker",
-        containers=[
-            {"name": "main", "image": "none", "ports": port, "resources": {"claims": [{"name": "c0"}]}}
-        ],
-    )
-    eventually("the seeker to be bound", lambda: site.node_of("seeker"), 60)
+    site.pod("seeker", affinity=beside(site, site.tag))
+    bound(site, "seeker", seconds=120)
 
     assert site.node_of("seeker") == names[-1]
 
@@ -557,21 +555,16 @@ def test_a_pool_that_is_away_keeps_its_holders(operator: Process, site: Site) ->
     assert not site.node_of("b")
 
 
-def never_bound(site: Site, name: str, subnet: str, node: str) -> None:
-    """A pod the operator serves and the stock scheduler can't bind: a host port that is taken."""
-    port = [{"containerPort": 80, "hostPort": 9000}]
-    blocker = {"name": "main", "image": "none", "ports": port}
-    spec = {"containers": [blocker], "nodeName": node, "terminationGracePeriodSeconds": 0}
-    site.cluster.request("POST", site.path("pod"), {"metadata": {"name": f"blocker-{name}"}, "spec": spec})
+def never_bound(site: Site, name: str, subnet: str) -> None:
+    """A pod the operator serves and the stock scheduler can't bind anywhere."""
     site.claim(name, subnet)
-    container = {"name": "main", "image": "none", "ports": port, "resources": {"claims": [{"name": "c0"}]}}
-    site.pod(name, containers=[container], nodeSelector={"kubernetes.io/hostname": node})
+    site.pod(name, affinity=beside(site, "nobody"))
 
 
 def test_an_allocation_on_a_node_that_is_gone_is_freed(operator: Process, site: Site) -> None:
     node = site.node("n1")
     site.publish(node)
-    never_bound(site, "a", "a", node)
+    never_bound(site, "a", "a")
     eventually("the allocation", lambda: site.allocation("a"))
     site.cluster.request("DELETE", f"/api/v1/nodes/{node}")
     eventually("the release", lambda: site.allocation("a") is None, 20)
@@ -582,7 +575,7 @@ def test_a_pod_that_is_never_bound_makes_room_for_another_after_the_grace_time(
 ) -> None:
     node = site.node("n1")
     site.publish(node, ["eth1"])
-    never_bound(site, "a", "a", node)
+    never_bound(site, "a", "a")
     eventually("the allocation", lambda: site.allocation("a"))
     time.sleep(3)
     assert site.allocation("a"), "freed though nobody else wants the device"
