@@ -340,6 +340,16 @@ class Site:
         stored: Json = self.cluster.request("POST", self.path("pod"), body)
         return stored
 
+    def beside(self, label: str) -> Json:
+        """Affinity of a pod that only wants to be where a pod of this label is, in a form that node choice
+        does not model: its namespaces are chosen by label."""
+        term = {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": {"beside": label}},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}},
+        }
+        return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
     def run(self, name: str, subnet: str | None = "a", **spec: Any) -> None:
         """A claim and a pod of the same name."""
         self.claim(name, subnet)

@@ -376,33 +376,6 @@ def test_the_locked_device_is_preferred_and_the_order_is_upstreams_without_scori
 # -- queue and release ----------------------------------------------------------------------------------
 
 
-def beside(site: Site, label: str) -> dict[str, object]:
-    """A pod only wants to be where a pod of this label is, in a form that node choice does not model: its
-    namespaces are chosen by label."""
-    term = {
-        "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {"matchLabels": {"beside": label}},
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": site.namespace}},
-    }
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-
-
-def test_only_the_last_of_twenty_nodes_fits(operator: Process, site: Site) -> None:
-    """Nineteen nodes reject the pod for a reason the operator can't see, and each time the scheduler takes
-    the allocation back; the search converges on the twentieth."""
-    names = [site.node(f"n{number:02}") for number in range(20)]
-    for name in names:
-        site.publish(name, ["eth1"])
-    anchor = {"containers": [{"name": "main", "image": "none"}], "nodeName": names[-1]}
-    body = {"metadata": {"name": "anchor", "labels": {"beside": site.tag}}, "spec": anchor}
-    site.cluster.request("POST", site.path("pod"), body)
-    site.claim("seeker", "a")
-    site.pod("seeker", affinity=beside(site, site.tag))
-    bound(site, "seeker", seconds=120)
-
-    assert site.node_of("seeker") == names[-1]
-
-
 def test_an_allocation_nobody_came_to_use_is_freed(operator: Process, site: Site) -> None:
     """The pod goes before it was bound: what was allocated for it is given back, record and finalizer
     included."""
@@ -558,7 +531,7 @@ def test_a_pool_that_is_away_keeps_its_holders(operator: Process, site: Site) ->
 def never_bound(site: Site, name: str, subnet: str) -> None:
     """A pod the operator serves and the stock scheduler can't bind anywhere."""
     site.claim(name, subnet)
-    site.pod(name, affinity=beside(site, "nobody"))
+    site.pod(name, affinity=site.beside("nobody"))
 
 
 def test_an_allocation_on_a_node_that_is_gone_is_freed(operator: Process, site: Site) -> None:

@@ -493,6 +493,23 @@ def test_a_refused_write_leaves_no_lock(
         assert eventually("an Event", lambda: site.events("a", "AllocationRejected"))
 
 
+def test_only_the_last_of_twenty_nodes_fits(kubeconfig: Path, site: Site) -> None:
+    """Nineteen nodes reject the pod for a reason the operator can't see, and each time the scheduler takes
+    the allocation back; the search converges on the twentieth."""
+    names = [site.node(f"n{number:02}") for number in range(20)]
+    for name in names:
+        site.publish(name, ["eth1"])
+    anchor = {"containers": [{"name": "main", "image": "none"}], "nodeName": names[-1]}
+    body = {"metadata": {"name": "anchor", "labels": {"beside": site.tag}}, "spec": anchor}
+    site.cluster.request("POST", site.path("pod"), body)
+    site.claim("seeker", "a")
+    site.pod("seeker", affinity=site.beside(site.tag))
+    with running(kubeconfig, "--fence-settle", "0", "--cool-down", "0.1", "--exclusion", "1"):
+        bound(site, "seeker", seconds=120)
+
+    assert site.node_of("seeker") == names[-1]
+
+
 def test_sigint_is_a_graceful_stop_too(kubeconfig: Path) -> None:
     with running(kubeconfig, *FAST) as operator:
         operator.process.send_signal(signal.SIGINT)

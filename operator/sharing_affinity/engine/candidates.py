@@ -157,10 +157,17 @@ def ordered(world: World, pod: Pod, choice: Choice, now: float) -> Iterator[tupl
     names: Iterator[tuple[str, bool]] = (
         (n, packed) for n, packed in choice.tiers(world.options.scoring) if n != first and n in nodes
     )
-    domains = _excluded_domains(world, pod, now)
-    if domains:
+    failed = world.exclusions.get((pod.key, pod.meta.uid), {})
+    if failed:
+        domains = _excluded_domains(world, pod, now)
         listed = list(names)
-        listed.sort(key=lambda entry: _is_near(nodes[entry[0]], domains))
+        # Nodes that have not failed the pod yet come first, so the search converges.
+        listed.sort(
+            key=lambda entry: (
+                failed[entry[0]].times if entry[0] in failed else 0,
+                _is_near(nodes[entry[0]], domains),
+            )
+        )
         names = iter(listed)
     for name, packed in names:
         yield nodes[name], packed

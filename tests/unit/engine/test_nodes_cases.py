@@ -212,6 +212,9 @@ def test_foreign_deallocation_excludes_the_node_after_the_cool_down() -> None:
     w.now += 30.0
     assert node_of(w.decide("pod")) == "node-b"
     w.now += 31.0
+    # Allowed again, but behind a node that has not failed the pod.
+    assert node_of(w.decide("pod")) == "node-b"
+    w.show(o.node("node-b", unschedulable=True))
     assert node_of(w.decide("pod")) == "node-a"
 
 
