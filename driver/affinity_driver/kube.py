@@ -32,6 +32,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFETIME = 60.0
 """Seconds before a token file is read again; the kubelet rotates long before expiry."""
 
+APPLY = "application/apply-patch+yaml"
 IDLE_LIMIT = 30.0
 """Seconds after which a kept connection is not used again: servers and proxies close idle ones without a
 word.
@@ -80,6 +81,10 @@ class Api(Protocol):
 
     def update(self, path: str, body: JsonObject) -> JsonObject:
         """Replace; the stored object. Raises ApiError (409 where the resourceVersion is old)."""
+        ...
+
+    def apply_status(self, path: str, body: JsonObject, manager: str) -> JsonObject:
+        """Server-side apply to an object's status; other managers' fields stay. Raises ApiError."""
         ...
 
     def delete(self, path: str, *, uid: str, resource_version: str) -> None:
@@ -236,6 +241,11 @@ class KubeClient:
         """See ``Api``."""
         return self._call("PUT", path, body)
 
+    def apply_status(self, path: str, body: JsonObject, manager: str) -> JsonObject:
+        """See ``Api``."""
+        query = urlencode({"fieldManager": manager, "force": "true"})
+        return self._call("PATCH", f"{path}/status?{query}", body, content=APPLY)
+
     def delete(self, path: str, *, uid: str, resource_version: str) -> None:
         """See ``Api``."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
@@ -271,7 +281,12 @@ class KubeClient:
             connection.close()
 
     def _call(
-        self, method: str, path: str, body: JsonObject | None = None, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | None = None,
+        timeout: float | None = None,
+        content: str = "application/json",
     ) -> JsonObject:
         data = None if body is None else json.dumps(body).encode()
         seconds = self._timeout if timeout is None else max(0.1, min(timeout, self._timeout))
@@ -279,7 +294,7 @@ class KubeClient:
             connection, fresh = self._take(seconds)
             sent = False
             try:
-                connection.request(method, self._prefix + path, data, self._headers())
+                connection.request(method, self._prefix + path, data, self._headers(content))
                 sent = True
                 response = connection.getresponse()
                 answer = response.read()
@@ -321,10 +336,10 @@ class KubeClient:
             self._host, self._port, timeout, self._credentials.tls, self._credentials.server_name
         )
 
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, content: str = "application/json") -> dict[str, str]:
         headers = {
             "Accept": "application/json",
-            "Content-Type": "application/json",
+            "Content-Type": content,
             "User-Agent": self._user_agent,
         }
         token = self._credentials.bearer()

@@ -78,6 +78,14 @@ def test_dropped_fields_are_told_and_not_fought_over(
         )
         assert dropped is not None
         assert dropped >= 2
+        _, (metadata,) = before
+        (condition,) = metadata["status"]["conditions"]
+        assert (condition["type"], condition["status"], condition["reason"]) == (
+            "Published",
+            "False",
+            "DroppedFields",
+        )
+        assert "DRAConsumableCapacity" in condition["message"]
 
 
 def test_set_aside_checkpoint_is_told(control_plane: Cluster, namespace: str, root: Path) -> None:

@@ -67,6 +67,7 @@ def test_pool_is_complete_fenced_and_owned(
 ) -> None:
     with running(driver_options(root, node), kubeconfig):
         assert generation(installed, node) == 1
+        wait_for("condition", lambda: "status" in pool_objects(installed, node)[1][0], 10)
         (devices,), (metadata,) = pool_objects(installed, node)
     assert [device["name"] for device in devices["spec"]["devices"]] == ["eth1", "eth2"]
     for device in devices["spec"]["devices"]:
@@ -77,6 +78,8 @@ def test_pool_is_complete_fenced_and_owned(
     assert devices["spec"]["pool"]["resourceSliceCount"] == 1
     assert metadata["spec"]["pool"]["resourceSliceCount"] == 2
     assert [entry["name"] for entry in metadata["spec"]["sharingAffinity"]] == ["subnet"]
+    conditions = {item["type"]: item["status"] for item in metadata["status"]["conditions"]}
+    assert conditions["Published"] == "True"
     uid = installed.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
     for item in (devices, metadata):
         (owner,) = item["metadata"]["ownerReferences"]
@@ -224,6 +227,28 @@ def test_both_kinds_go_with_their_node(installed: Cluster, node: str, kubeconfig
         generation(installed, node)
     installed.request("DELETE", f"/api/v1/nodes/{node}")
     wait_for("no slices of the node", lambda: pool_objects(installed, node) == ([], []), 30)
+
+
+def test_a_node_registered_anew_owns_the_pool_anew(
+    installed: Cluster, node: str, kubeconfig: Path, root: Path
+) -> None:
+    with running(driver_options(root, node), kubeconfig) as made:
+        first = generation(installed, node)
+        installed.request("DELETE", f"/api/v1/nodes/{node}")
+        installed.add_node(node)
+        uid = installed.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
+        # The driver's token was bound to the node that is gone; its pod would have gone with it.
+        made.stop()
+        made.kubeconfig = installed.service_account_kubeconfig(NAMESPACE, ACCOUNT, node)
+        made.start_again()
+
+        def owned_anew() -> bool:
+            items = [*pool_objects(installed, node)[0], *pool_objects(installed, node)[1]]
+            owners = {owner["uid"] for item in items for owner in item["metadata"]["ownerReferences"]}
+            return len(items) == 2 and owners == {uid}
+
+        wait_for("owned by the new node", owned_anew, 30)
+        assert generation(installed, node) >= first
 
 
 class TestPolicy:

@@ -27,6 +27,8 @@ from .validate import problems
 
 WATCH_SECONDS = 300
 MAX_BACKOFF = 60.0
+MAX_MESSAGE = 4096
+MANY_FAILURES = 5
 COALESCE = 0.05
 CALM_RENEWALS, CALM_WINDOW, CALM_SECONDS = 6, 60.0, 15.0
 """After six renewals within a minute each further one waits 15 s: each costs every scheduler a look."""
@@ -96,6 +98,7 @@ class Publisher:
         self._fenced_since: dict[str, str] = {}
         self._settled_at: float | None = None
         self._as_stored: dict[tuple[str, str], tuple[JsonObject, JsonObject]] = {}
+        self._dropped: dict[tuple[str, str], str] = {}
         self._reported: set[str] = set()
         self._renewals: deque[float] = deque(maxlen=CALM_RENEWALS)
         self._log = structlog.get_logger("affinity_driver.publish")
@@ -139,10 +142,12 @@ class Publisher:
         if settling > 0:
             pool = replace(pool, extractors=())
         self._fenced_since.update(fence_ages(existing[RESOURCE_SLICES]))
-        wanted = [self._adopt(member) for member in members(pool)]
-        todo = plan(wanted, existing)
+        wanted = {(member.collection, member.name): member for member in members(pool)}
+        todo = plan([self._as_accepted(member) for member in wanted.values()], existing)
         for write in todo.writes:
-            self._perform(write)
+            self._perform(write, wanted.get((write.collection, write.name)), todo.generation)
+        self._dropped = {key: text for key, text in self._dropped.items() if key in wanted}
+        self._tell_in_status(list(wanted.values()), existing[METADATA_SLICES])
         if todo.writes:
             self._log.info("published", pool=pool.name, generation=todo.generation, writes=len(todo.writes))
             self._renewals.append(time.monotonic())
@@ -164,12 +169,13 @@ class Publisher:
             self._log.info("fencing devices that were open to every scheduler", settle=self._options.settle)
         elif self._settled_at is None and not existing[METADATA_SLICES] and (ages := fence_ages(slices)):
             # Fenced without metadata: an earlier process ended while it waited.
-            self._settled_at = max(map(_seconds, ages.values())) + self._options.settle
+            # Never more than the full wait, whatever the server's clock says.
+            self._settled_at = min(now, max(map(_seconds, ages.values()))) + self._options.settle
         return max(0.0, self._settled_at - now) if self._settled_at is not None else 0.0
 
-    def _adopt(self, member: Member) -> Member:
-        """``member`` as the API server stored it when it last dropped fields of it; else every pass would
-        write again.
+    def _as_accepted(self, member: Member) -> Member:
+        """``member`` as the API server stored it when it last dropped fields of it, to compare with; else
+        every pass would write again.
         """
         sent, stored = self._as_stored.get((member.collection, member.name), (None, None))
         if stored is None or sent != member.body["spec"]:
@@ -181,26 +187,63 @@ class Publisher:
         items: list[JsonObject] = self._api.list(collection, {"fieldSelector": selector}).get("items") or []
         return items
 
-    def _perform(self, write: Write) -> None:
+    def _perform(self, write: Write, wanted: Member | None, generation: int) -> None:
         path = f"{write.collection}/{write.name}"
-        if write.verb is Verb.DELETE:
+        if write.verb is Verb.DELETE or wanted is None:
             metadata = write.body["metadata"]
             self._api.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
             return
-        (body,) = keep_fence_age([write.body], self._fenced_since)
+        # In full each time, also what was dropped the last time: the feature may be on by now.
+        whole = {**write.body, "spec": wanted.with_generation(generation)["spec"]}
+        (body,) = keep_fence_age([whole], self._fenced_since)
         if write.verb is Verb.CREATE:
             stored = self._api.create(write.collection, body)
         else:
             stored = self._api.update(path, body)
         self._fenced_since.update(fence_ages([stored]))
+        key = (write.collection, write.name)
+        self._dropped.pop(key, None)
         dropped = list(differences(body["spec"], stored.get("spec"), "spec"))
         if dropped:
-            self._as_stored[write.collection, write.name] = (
-                _sans_generation(write.body),
+            self._as_stored[key] = (
+                wanted.body["spec"],
                 _sans_generation(stored),
             )
             self._observer.dropped_fields(write.collection, dropped)
-            self._report("DroppedFields", str(DroppedFieldsError(write.collection, write.name, dropped)))
+            self._dropped[key] = str(DroppedFieldsError(write.collection, write.name, dropped))
+            self._report("DroppedFields", self._dropped[key])
+
+    def _tell_in_status(self, wanted: Sequence[Member], metadata: Sequence[JsonObject]) -> None:
+        """The condition ``Published`` on our SharingAffinitySlices, written when it changes.
+
+        A ResourceSlice has no status. What was listed before this pass is good enough to compare with: a
+        condition that is wrong for one pass is put right in the next.
+        """
+        stored = {item["metadata"]["name"]: item for item in metadata}
+        problem = "; ".join(self._dropped[key] for key in sorted(self._dropped))
+        condition = {
+            "type": "Published",
+            "status": "False" if problem else "True",
+            "reason": "DroppedFields" if problem else "AsWanted",
+            "message": problem[:MAX_MESSAGE] or "devices and extractors are stored as the driver sent them",
+        }
+        for member in wanted:
+            if member.collection != METADATA_SLICES:
+                continue
+            conditions = (stored.get(member.name, {}).get("status") or {}).get("conditions") or []
+            before: JsonObject = next((c for c in conditions if c["type"] == condition["type"]), {})
+            if all(before.get(field) == value for field, value in condition.items()):
+                continue
+            same_status = before.get("status") == condition["status"]
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            since = before["lastTransitionTime"] if same_status else now
+            body = {
+                "apiVersion": member.body["apiVersion"],
+                "kind": member.body["kind"],
+                "metadata": {"name": member.name},
+                "status": {"conditions": [{**condition, "lastTransitionTime": since}]},
+            }
+            self._api.apply_status(f"{member.collection}/{member.name}", body, "affinity-driver")
 
     def _report(self, reason: str, message: str) -> None:
         if message not in self._reported:
@@ -220,6 +263,8 @@ class Publisher:
                 self._observer.publish_failed()
                 pause = 0.2 if error.code == 409 and failures < 5 else min(MAX_BACKOFF, 0.5 * 2**failures)
                 self._log.warning("publishing failed, will retry", error=str(error), seconds=pause)
+                if failures == MANY_FAILURES:
+                    self._report("PublishFailing", f"devices cannot be published: {error}")
             except Exception:
                 failures += 1
                 self._observer.publish_failed()
