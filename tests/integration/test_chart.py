@@ -100,7 +100,7 @@ def test_values(helm: str, home: None, tmp_path: Path) -> None:
             "replicas": 3,
             "featureGates": {"DRASharingAffinity": False, "DRASharingAffinityScoring": True},
             "extraArgs": ["--scheduler-names=a,b", "--rule-fences"],
-            "nodeSelector": {"x": "y"},
+            "nodeSelector": {"disk": "ssd"},
             "tolerations": [{"operator": "Exists"}],
             "affinity": {"nodeAffinity": {}},
             "resources": {"requests": {"cpu": "2"}},
@@ -123,7 +123,7 @@ def test_values(helm: str, home: None, tmp_path: Path) -> None:
         "--rule-fences",
     ]
     assert container["resources"]["requests"] == {"cpu": "2", "memory": "128Mi"}
-    assert pod["nodeSelector"] == {"x": "y"}
+    assert pod["nodeSelector"] == {"disk": "ssd"}
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert pod["affinity"] == {"nodeAffinity": {}}
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
@@ -153,7 +153,7 @@ def test_install_upgrade_uninstall(helm: str, home: None, control_plane: Cluster
 
     # Other tests on this control plane may have applied some of it by kubectl.
     operator.install(control_plane)
-    call("install", str(CHART), "--take-ownership")
+    call("upgrade", str(CHART), "--install", "--take-ownership", "--force-conflicts")
     control_plane.request(
         "PATCH",
         webhook.SECRET,
