@@ -40,7 +40,7 @@ class Stage:
         process = self.product.driver(self.node, "--fence-settle=1", *flags, profile=profile)
         # Slices of an earlier driver may still be there, and its lines in the log file.
         start = written.get(process.log, 0)
-        wait_for("driver registered", lambda: b"registered" in process.log.read_bytes()[start:], 20)
+        wait_for("driver registered", lambda: b"registered" in process.log.read_bytes()[start:], 60)
         return process
 
     def claim(self, subnet: str, device: str = "eth1") -> str:
