@@ -12,13 +12,14 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from .cdi import CdiDirectory
-from .claims.errors import IncompatibleError
+from .claims.errors import BusyError, IncompatibleError
 from .claims.read import read_claim
 from .claims.resolve import Resolver
 from .disk import Disk
@@ -164,18 +165,22 @@ class Driver:
             self.metrics.rejected(error.key)
             raise
         finally:
-            self._count(self.state.snapshot())
+            self._recount()
 
     def unprepare(self, claim: ClaimRef) -> None:
         """See ``kubeletplugin.service.Plugin``."""
         try:
             self.state.unprepare(claim.uid)
         finally:
-            self._count(self.state.snapshot())
+            self._recount()
 
     def _sweep_away(self, uid: str) -> None:
         self.state.unprepare(uid)
-        self._count(self.state.snapshot())
+        self._recount()
+
+    def _recount(self) -> None:
+        with suppress(BusyError):  # a number for people is not worth another's error
+            self._count(self.state.snapshot())
 
     def _count(self, state: NodeState) -> None:
         self.metrics.prepared(state, self.state.recovered)
