@@ -7,14 +7,17 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness.nic import DRIVER, RunningDriver, driver_options, nic_claim, pool_objects, running
+from harness.nic import DRIVER, SLICES, RunningDriver, driver_options, nic_claim, pool_objects, running
 
+from affinity_driver.publish.controller import CALM_RENEWALS
 from affinity_driver.state.model import Phase
 from e2e import local
 from e2e.cluster import Cluster, wait_for
+from e2e.errors import ApiError
 from e2e.fixtures import CRDS
 from e2e.options import Options
 from e2e.product import NAMESPACE, Product
@@ -86,6 +89,25 @@ def test_dropped_fields_are_told_and_not_fought_over(
             "DroppedFields",
         )
         assert "DRAConsumableCapacity" in condition["message"]
+
+
+def test_somebody_who_keeps_rewriting_slices_is_not_raced(control_plane: Cluster, root: Path) -> None:
+    """Each renewal costs every scheduler a look; after a few within a minute the driver takes its time."""
+    node, kubeconfig = set_up(control_plane)
+    with running(driver_options(root, node), kubeconfig):
+        edits = 0
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            slices, _ = pool_objects(control_plane, node)
+            if slices and "taints" in slices[0]["spec"]["devices"][0]:
+                slices[0]["spec"]["devices"][0].pop("taints")
+                with suppress(ApiError):
+                    control_plane.request("PUT", f"{SLICES}/{slices[0]['metadata']['name']}", slices[0])
+                    edits += 1
+            time.sleep(0.05)
+        assert "keeps changing" in node_event(control_plane, node, "SlicesContested")
+        assert edits <= CALM_RENEWALS + 1
+    control_plane.request("DELETE", f"/api/v1/nodes/{node}")
 
 
 def test_set_aside_checkpoint_is_told(control_plane: Cluster, namespace: str, root: Path) -> None:
