@@ -16,13 +16,14 @@ from e2e import build, versions
 
 @dataclass(frozen=True)
 class Case:
-    """Series in promtool's notation (one value a minute), a time, and whether the alert fires then."""
+    """Series in promtool's notation (one value a ``step``), a time, and whether the alert fires then."""
 
     alert: str
     fires: bool
     series: dict[str, str]
     at: str
     why: str = ""
+    step: str = "1m"
 
 
 LEADER = {
@@ -90,15 +91,17 @@ CASES = [
     Case(
         "SharingAffinityPodsPending",
         True,
-        {**LEADER, 'sharing_affinity_pending_pods{instance="a"}': "4x8640 20x400"},
+        {**LEADER, 'sharing_affinity_pending_pods{instance="a"}': "4x864 20x40"},
         "149h",
+        step="10m",
     ),
     Case(
         "SharingAffinityPodsPending",
         False,
-        {**LEADER, 'sharing_affinity_pending_pods{instance="a"}': "20x9500"},
+        {**LEADER, 'sharing_affinity_pending_pods{instance="a"}': "20x950"},
         "149h",
         "as many as ever",
+        "10m",
     ),
     Case(
         "SharingAffinityDecisionsSlow",
@@ -227,12 +230,13 @@ def test_every_alert_has_a_case() -> None:
     }
 
 
-def test_alerts_fire_when_they_should(promtool: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["1m", "10m"])
+def test_alerts_fire_when_they_should(promtool: str, tmp_path: Path, step: str) -> None:
     write(tmp_path / "rules.yaml", {"groups": monitoring.groups()})
     tests = [
         {
             "name": f"{case.alert}: {case.why or ('fires' if case.fires else 'is silent')}",
-            "interval": "1m",
+            "interval": step,
             "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
             "promql_expr_test": [
                 {
@@ -243,6 +247,7 @@ def test_alerts_fire_when_they_should(promtool: str, tmp_path: Path) -> None:
             ],
         }
         for case in CASES
+        if case.step == step
     ]
-    write(tmp_path / "test.yaml", {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests})
+    write(tmp_path / "test.yaml", {"rule_files": ["rules.yaml"], "evaluation_interval": step, "tests": tests})
     run(promtool, tmp_path, "test", "rules", "test.yaml")
