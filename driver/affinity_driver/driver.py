@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -26,6 +26,7 @@ from .disk import Disk
 from .events import NodeEvents
 from .hardware import MockDevices, boot_id
 from .kube import Api
+from .kubeletplugin.health import SERVICES, HealthService
 from .kubeletplugin.registrar import Registrar
 from .kubeletplugin.server import UnixServer
 from .kubeletplugin.service import SERVICE_V1, ClaimRef, DRAPlugin
@@ -106,8 +107,11 @@ class Driver:
         self.endpoint = plugin_socket(self.directory, options.instance)
         self.registration = registration_socket(registry, self.name, options.instance)
         self._instance = Instance(self.directory, options.instance, [self.endpoint, self.registration])
-        self.registrar = Registrar(self.name, self.endpoint, [SERVICE_V1], self._publish, self._refused)
+        self.registrar = Registrar(
+            self.name, self.endpoint, [SERVICE_V1, *SERVICES], self._publish, self._refused
+        )
         self.plugin = DRAPlugin(self, self.metrics)
+        self._health = HealthService(options.node, self._faults, self._publisher.wake)
         self._servers: list[UnixServer] = []
         self._log = structlog.get_logger("affinity_driver")
 
@@ -125,7 +129,7 @@ class Driver:
                 f"driver {self.name}: the checkpoint in {self.directory} cannot be read and was set aside; "
                 "prepared claims were recovered from CDI files",
             )
-        plugin = UnixServer(self.endpoint, self.plugin.handlers(), THREADS)
+        plugin = UnixServer(self.endpoint, [*self.plugin.handlers(), *self._health.handlers()], THREADS)
         registrar = UnixServer(self.registration, self.registrar.handlers(), 4)
         for server in (plugin, registrar):
             server.start()
@@ -134,6 +138,7 @@ class Driver:
             "serving", driver=self.name, node=self.options.node, registration=str(self.registration)
         )
         threading.Thread(target=self._resolver.warm_up, name="warm-up", daemon=True).start()
+        self._health.start()
         self._sweeper.start()
         if not self.options.wait_for_kubelet:
             self._publish()
@@ -142,6 +147,7 @@ class Driver:
         """Stop: no new calls, work in progress finished, sockets removed; slices and prepared claims stay."""
         self._publisher.stop()
         self._sweeper.stop()
+        self._health.close()
         # The registrar first: from then on the kubelet looks for somebody else.
         for server in reversed(self._servers):
             server.stop(self.options.grace)
@@ -153,6 +159,18 @@ class Driver:
     def devices(self) -> dict[str, Device]:
         """The pool's devices by name."""
         return {device.name: device for device in self.profile.devices()}
+
+    def _faults(self) -> dict[str, str]:
+        return {name: self.profile.fault(name) for name in self.devices()}
+
+    def _offered(self) -> tuple[Device, ...]:
+        """The devices to publish, those with a fault tainted: health alone keeps no pod away."""
+        unhealthy = {"key": f"{self.name}/unhealthy", "effect": "NoSchedule"}
+        faults = self._faults()
+        return tuple(
+            replace(device, taints=(*device.taints, unhealthy)) if faults[name] else device
+            for name, device in self.devices().items()
+        )
 
     def prepare(self, claim: ClaimRef, seconds: float) -> Sequence[PreparedDevice]:
         """See ``kubeletplugin.service.Plugin``."""
@@ -216,7 +234,7 @@ class Driver:
             name=self.options.node,
             node=self.options.node,
             node_uid=node["metadata"]["uid"],
-            devices=tuple(self.profile.devices()),
+            devices=self._offered(),
             extractors=tuple(self.profile.extractors()) if self.options.affinity else (),
             fence=self.options.fence if self.options.affinity else Fence.NONE,
         )

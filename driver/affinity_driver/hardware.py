@@ -67,6 +67,13 @@ class MockDevices:
         """Make the device blank."""
         self._disk.remove(self._file(device))
 
+    def fault(self, device: str) -> str:
+        """What is wrong with the device, "" when nothing is. A file ``DEVICE.fault`` breaks a mock one."""
+        data = self._disk.read(self._directory / f"{device}.fault")
+        if data is None:
+            return ""
+        return data.decode(errors="replace").strip() or "broken"
+
     def _file(self, device: str) -> Path:
         return self._directory / f"{device}.json"
 

@@ -274,6 +274,34 @@ def test_force_deleted_pod_frees_its_device(stage: Stage) -> None:
     stage.running("two")
 
 
+def test_health_of_a_device_reaches_its_pods_and_its_slice(stage: Stage) -> None:
+    stage.start()
+    stage.pod("one", stage.claim("a"))
+    stage.running("one")
+
+    def health() -> str:
+        pod = stage.cluster.request("GET", f"{stage._pods()}/one")
+        (container,) = pod["status"]["containerStatuses"]
+        statuses = container.get("allocatedResourcesStatus") or [{"resources": []}]
+        return ",".join(resource["health"] for status in statuses for resource in status["resources"])
+
+    def tainted() -> bool:
+        (devices,), _ = pool_objects(stage.cluster, NODE)
+        taints = {device["name"]: device["taints"] for device in devices["spec"]["devices"]}
+        return any(taint["key"] == f"{DRIVER}/unhealthy" for taint in taints["eth1"])
+
+    fault = stage.plugin() / "hardware" / "eth1.fault"
+    wait_for("healthy", lambda: health() == "Healthy", 40)
+    fault.write_text("no link")
+    try:
+        wait_for("unhealthy", lambda: health() == "Unhealthy", 40)
+        wait_for("tainted", tainted, 20)
+    finally:
+        fault.unlink()
+    wait_for("healthy again", lambda: health() == "Healthy" and not tainted(), 40)
+    assert stage.phase("one") == "Running"
+
+
 def test_same_claim_name_with_a_new_uid(stage: Stage) -> None:
     """Case D-05 with the real kubelet."""
     stage.start()

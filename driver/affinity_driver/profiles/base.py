@@ -78,6 +78,10 @@ class Profile(ABC):
     def release(self, device: str) -> None:
         """The last user is gone. Raises HardwareError."""
 
+    def fault(self, device: str) -> str:
+        """What is wrong with the device, "" when it is healthy. Asked every few seconds."""
+        return self.hardware.fault(device)
+
     @abstractmethod
     def environment(self, share: Share) -> Mapping[str, str]:
         """The variables that tell a container about its share of a device; at least one."""
