@@ -66,10 +66,12 @@ def derive(holds: Iterable[Hold]) -> Occupancy:
     holders = tuple(holds)
     if not holders:
         return NOBODY
-    consumed: dict[str, Quantity] = {}
+    # Summed as integers: a full device has many holders, and this is on the way of every decision.
+    sums: dict[str, int] = {}
     for hold in holders:
         for name, amount in hold.consumed.items():
-            consumed[name] = consumed[name] + amount if name in consumed else amount
+            sums[name] = sums.get(name, 0) + amount.nano
+    consumed = {name: Quantity(nano) for name, nano in sums.items()}
     maps = {hold.keys for hold in holders}
     doubts = sorted(hold.doubt or "its keys are not known" for hold in holders if hold.keys is None)
     keys: KeyMap = ()

@@ -27,7 +27,7 @@ MatchesOf = Callable[[RequestSpec], tuple[Matches, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``packed`` nodes may need no new lock, ``open`` ones do. ``matching``: nodes with any matching device.
+    """``packed`` nodes may need no new lock, ``open`` ones do. ``matching``: those with any matching device.
 
     ``only`` is what the pod's own constraints leave (``None``: not narrowed by an index), ``why`` says what
     they are.
@@ -35,7 +35,7 @@ class Choice:
 
     packed: tuple[Names, ...]
     open: tuple[Names, ...]
-    matching: Collection[str]
+    matching: tuple[Names, ...]
     only: Collection[str] | None
     why: str
 
@@ -71,17 +71,17 @@ def choose(
     if anchor is None:
         # Admin access everywhere: it needs a matching device, in whatever state.
         names = _all_nodes(world, claims, matches_of)
-        return Choice((), (names,), names, only, why)
+        return Choice((), (names,), (names,), only, why)
     index, alternatives = anchor
     packed: list[Names] = []
     free: list[Names] = []
-    matching: set[str] = set()
+    matching: list[Names] = []
     for name, spec in alternatives:
         for matches in matches_of(spec):
             if matches.elsewhere:
                 names = sorted(world.nodes)
-                return Choice((), (names,), names, only, why)
-            matching.update(matches.nodes)
+                return Choice((), (names,), (names,), only, why)
+            matching.append(matches.nodes)
             for (driver, extractors), openings in matches.openings.items():
                 pool = world.pools[next(iter(matches.sets[(driver, extractors)]))]
                 extraction = keys_of(pool, index, name)
@@ -89,7 +89,7 @@ def choose(
                     free.append(openings.clean)
                     if extraction.keys in openings.locked:
                         packed.append(openings.locked[extraction.keys])
-    return Choice(tuple(packed), tuple(free), matching, only, why)
+    return Choice(tuple(packed), tuple(free), tuple(matching), only, why)
 
 
 def _anchor(claims: Sequence[Claim]) -> tuple[int, tuple[tuple[str, RequestSpec], ...]] | None:

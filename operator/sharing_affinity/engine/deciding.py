@@ -406,7 +406,7 @@ class Decider:
             log.rest[choice.why] = excluded
         left = [
             name
-            for name in sorted(choice.matching)
+            for name in sorted({n for names in choice.matching for n in names})
             if name in world.nodes
             and name not in log.verdicts
             and (choice.only is None or name in choice.only)
