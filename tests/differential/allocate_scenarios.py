@@ -221,10 +221,10 @@ class _Generator:
             case "range":
                 result["requestPolicy"] = {"default": "1", "validRange": {"min": "1", "max": str(value)}}
             case "step":
-                limits = {"min": "1", "max": str(value), "step": "1"}
+                limits = {"min": "1", "max": str(value - (value + 1) % 2), "step": "2"}
                 result["requestPolicy"] = {"default": "1", "validRange": limits}
             case "fraction":
-                limits = {"min": "500m", "step": "250m"}
+                limits = {"min": "500m", "step": "200m"}
                 result["requestPolicy"] = {"default": "500m", "validRange": limits}
             case "values":
                 result["requestPolicy"] = {"default": "1", "validValues": ["1", "2"]}
@@ -245,7 +245,7 @@ class _Generator:
     def claim(self, name: str) -> JSON:
         rng = self.rng
         requests = []
-        for index in range(rng.choice((1, 1, 2))):
+        for index in range(rng.choice((1, 1, 1, 1, 2, 2, 4))):
             if self.chance(25, "firstAvailable"):
                 alternatives = [
                     {"name": f"s{j}", **self.spec(sub=True)} for j in range(rng.choice((2, 2, 3)))
@@ -289,7 +289,7 @@ class _Generator:
             spec["adminAccess"] = True
             spec["selectors"] = [*spec.get("selectors", []), o.cel("!device.allowMultipleAllocations")]
         elif self.chance(35, "capacity request"):
-            amounts = ("1", "2", "3", "750m", "1", "9223372036854775807", "2Ei")
+            amounts = ("1", "2", "3", "750m", "1100m", "9223372036854775807", "2Ei")
             requests = {"slots": rng.choices(amounts, (5, 5, 3, 4, 5, 1, 1))[0]}
             if self.chance(10):
                 requests["memory"] = "1"

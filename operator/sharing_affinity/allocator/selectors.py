@@ -40,7 +40,10 @@ class Selectors:
             program = self._environment.compile(expression, output="bool")
         except CelError as error:
             return f"CEL compile error: {error}"
-        variable = device_variable(driver, device.attributes, device.capacity_json, device.allow_multiple)
+        try:
+            variable = device_variable(driver, device.attributes, device.capacity_json, device.allow_multiple)
+        except CelError as error:
+            return f"CEL runtime error: {error}"
         outcome = program.run({"device": variable}, cost_limit=names.POOL_COST_BUDGET)
         if outcome.error is not None:
             return f"CEL runtime error: {outcome.error}"

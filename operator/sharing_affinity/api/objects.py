@@ -552,7 +552,7 @@ def _device(reader: Reader) -> Device:
     unsupported = list(reader.unknown(*_DEVICE_FIELDS))
     attributes, capacity = reader.obj("attributes"), reader.obj("capacity")
     for name in attributes.data:
-        unsupported.extend(attributes.obj(str(name)).unknown("string", "int", "bool", "version"))
+        unsupported.extend(_check_attribute(attributes.obj(str(name))))
     selector = reader.maybe("nodeSelector")
     counters = []
     for use in reader.each("consumesCounters"):
@@ -577,6 +577,22 @@ def _device(reader: Reader) -> Device:
         binding_failure_conditions=reader.texts("bindingFailureConditions"),
         unsupported=tuple(unsupported),
     )
+
+
+def _check_attribute(attribute: Reader) -> tuple[str, ...]:
+    """One value of a known kind; kinds of newer versions are reported as unsupported."""
+    unknown = attribute.unknown("string", "int", "bool", "version")
+    present = [kind for kind in ("string", "int", "bool", "version") if attribute.has(kind)]
+    if len(present) != 1 and not unknown:
+        raise attribute.fail("", "has not exactly one value")
+    for kind in present:
+        if kind == "int":
+            attribute.integer(kind)
+        elif kind == "bool":
+            attribute.flag(kind)
+        else:
+            attribute.text(kind)
+    return unknown
 
 
 def _counters(reader: Reader) -> dict[str, Quantity]:

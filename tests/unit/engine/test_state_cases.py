@@ -141,6 +141,24 @@ def test_b07_three_requests_share_what_one_may_not() -> None:
     assert got == ["eth1", "eth2", "eth2"]
 
 
+def test_requests_of_one_claim_add_up() -> None:
+    w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice([o.device("eth1", "3")]))
+    w.refuse("four", "A", requests=[o.request(f"r{i}") for i in range(4)])
+    assert w.place("three", "A", requests=[o.request(f"r{i}") for i in range(3)]) == ["eth1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("amount", "consumed"), [("1", "1"), ("2", "3"), ("1100m", "3"), ("0", "1"), ("5", "5")]
+)
+def test_requests_are_rounded_up_to_a_step(amount: str, consumed: str) -> None:
+    policy = {"default": "1", "validRange": {"min": "1", "max": "5", "step": "2"}}
+    eth1 = o.device("eth1", None, capacity={o.SLOTS: {"value": "16", "requestPolicy": policy}})
+    w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice([eth1]))
+    w.place("pod", "A", requests=[o.request(slots=amount)])
+    assert used(w, "eth1") == consumed
+    w.refuse("too-much", "A", requests=[o.request(slots="6")])
+
+
 def assumed(w: World, name: str, subnet: str) -> str:
     w.add(name, subnet)
     decision = w.decide(name)
