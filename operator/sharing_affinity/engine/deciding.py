@@ -47,8 +47,10 @@ from sharing_affinity.nodes import (
 )
 from sharing_affinity.pools import Pool
 
-MAX_STEPS: Final = 20_000
+MAX_STEPS: Final = 200_000
 """Devices one search may try on one node before it gives the node up."""
+MAX_ALL_STEPS: Final = 500_000
+"""The same for all nodes of one decision together."""
 _ANY: Final = RequestSpec("", (), "ExactCount", 1, False, (), {})
 MAX_COMPARED: Final = 16
 """Nodes that fit and are compared for packing before the best of them is taken."""
@@ -78,6 +80,7 @@ class _Log:
     verdicts: dict[str, tuple[str, tuple[DeviceVerdict, ...]]] = field(default_factory=dict)
     rest: dict[str, int] = field(default_factory=dict)
     retry: list[float] = field(default_factory=list)
+    steps: int = MAX_ALL_STEPS
     placed: list[tuple[Pod, Node]] | None = None
 
 
@@ -432,7 +435,11 @@ class Decider:
                 log.verdicts[node.name] = (problem, ())
                 return None
             requests = self.requests_on(case, node, now)
-            solution = self.search(case, requests).run()
+            search = self.search(case, requests, min(log.steps, MAX_STEPS))
+            try:
+                solution = search.run()
+            finally:
+                log.steps -= search.steps
         except NodeError as error:
             log.verdicts[node.name] = (str(error), ())
             return None
@@ -455,9 +462,9 @@ class Decider:
         )
         return builder.requests(case.ours)
 
-    def search(self, case: Case, requests: Requests) -> Search:
+    def search(self, case: Case, requests: Requests, steps: int = MAX_STEPS) -> Search:
         """A search for the case's claims, not run yet."""
-        problem = Problem(case.ours, requests, self._world.options.scoring, MAX_STEPS)
+        problem = Problem(case.ours, requests, self._world.options.scoring, steps)
         return Search(problem, self._world.ledger, partial(self.keys_of, case))
 
     def _others_elsewhere(self, case: Case, node: Node) -> str:
