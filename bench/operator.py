@@ -25,6 +25,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -316,11 +317,20 @@ class Bench:
     async def observe(
         self, path: str, version: str, done: Callable[[Json], Any], times: dict[str, float]
     ) -> None:
-        """When each object was first seen ``done``."""
-        params = {"watch": "1", "resourceVersion": version}
-        async for event in self.admin.watch(path, params, silence=600):
-            if event is not None and event["type"] == "MODIFIED" and done(event["object"]):
-                times.setdefault(event["object"]["metadata"]["name"], time.monotonic())
+        """When each object was first seen ``done``; for ever, as a server may end any watch."""
+        while True:
+            params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "3600"}
+            async with aclosing(self.admin.watch(path, params, silence=600)) as stream:
+                async for event in stream:
+                    if event is None:
+                        continue
+                    found = event["object"]
+                    if event["type"] == "ERROR":
+                        raise RuntimeError(f"the watch of {path} from {version}: {found.get('message')}")
+                    version = found["metadata"]["resourceVersion"]
+                    if event["type"] == "MODIFIED" and done(found):
+                        times.setdefault(found["metadata"]["name"], time.monotonic())
+            print(f"the server ended the watch of {path}", file=sys.stderr, flush=True)
 
     async def restart(self, total: int) -> dict[str, float]:
         """A fresh process over ``total`` allocated claims."""

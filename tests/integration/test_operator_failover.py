@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -321,7 +322,9 @@ def test_extractors_that_changed_judge_alike_after_a_restart(kubeconfig: Path, s
         site.pod("a")
         bound(site, "a")
         site.publish(node, ["eth1"], extractors=[vlan])
-        eventually("the state", lambda: site.table()[f"{node}/eth1"]["state"] == "Unreconstructable")
+        eventually(
+            "the state", lambda: site.table().get(f"{node}/eth1", {}).get("state") == "Unreconstructable"
+        )
     with running(kubeconfig, *FAST):
         site.claim("b", config=config)
         site.pod("b")
@@ -383,7 +386,8 @@ def test_a_record_left_on_an_unallocated_claim_is_taken_off_before_the_first_dec
 
         assert RECORD not in meta.get("annotations", {})
         assert meta.get("finalizers", []) == []
-        assert any('"refuted": 1' in line for line in operator.lines)
+        # At least this one; others' claims on this control plane may carry records too.
+        assert re.search(r'"refuted": [1-9]', operator.log)
 
 
 def accepted(cluster: Cluster, path: str, change: dict[str, Any]) -> bool:

@@ -681,7 +681,8 @@ async def test_a_kind_that_is_not_served_is_empty_when_it_is_optional(control_pl
         await until("the decision", lambda: feed.synced)
 
         assert not feed.status.served
-        assert [type(change) for change in seen] == [ListBegun, ListEnded]
+        # A busy machine may get to a second, equally empty list meanwhile.
+        assert [type(change) for change in seen[:2]] == [ListBegun, ListEnded]
         task.cancel()
 
 

@@ -314,7 +314,8 @@ class Client:
             raise NoAnswerError(f"watch {path}: {type(error).__name__}: {error}") from error
         try:
             if response.status != 200:
-                text = await asyncio.wait_for(response.read(), connect)
+                async with asyncio.timeout(connect):
+                    text = await response.read()
                 raise _error("watch", path, response.status, text, response.headers.get("Retry-After"))
             yield None
             async for line in _lines(response.content):

@@ -18,6 +18,7 @@ woken pod that still pauses is tried as soon as one behind it is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import time
 import uuid
@@ -123,7 +124,7 @@ class Controller:
         self._listing: set[str] = set()
         self._settled_term = 0
         self._take_over_task: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         # Pods.
         self._ready: set[PodKey] = set()
         self._order: list[PodKey] = []
@@ -137,6 +138,7 @@ class Controller:
         self._outcomes: dict[str, asyncio.Future[bool]] = {}
         self._releasing: dict[str, asyncio.Task[None]] = {}
         self._tidying: dict[str, asyncio.Task[None]] = {}
+        self._background: set[asyncio.Future[Any]] = set()
         self._paused_until = 0.0
         self._paused_why = ""
         # What the engine does not keep.
@@ -215,12 +217,28 @@ class Controller:
                 found.append(f"{feed.kind.kind}: {since}: {why}")
         return found
 
-    async def stop(self, seconds: float) -> None:
-        """Start nothing new and wait for the writes in flight."""
-        self._stopping = True
-        pending = [*self._writing.values(), *self._releasing.values(), *self._tidying.values()]
+    async def stop(self, seconds: float) -> bool:
+        """Start nothing new and wait for the writes in flight, for ``seconds`` at most.
+
+        False: some had not ended. They are given up, their outcome is unknown, and the lease must run out
+        by itself.
+        """
+        self._stopping.set()
+        if self._take_over_task is not None:
+            # It may wait for a list that never comes. Its own writes only refute, so they may be cut short.
+            self._take_over_task.cancel()
+        pending = {*self._writing.values(), *self._releasing.values(), *self._tidying.values()}
         if pending:
-            await asyncio.wait(pending, timeout=seconds)
+            _, pending = await asyncio.wait(pending, timeout=seconds)
+        for task in (*pending, *self._background):
+            task.cancel()
+        return not pending
+
+    async def _rest(self, seconds: float) -> None:
+        """Sleep, but not through the end of the process."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     # The loop.
 
@@ -256,7 +274,10 @@ class Controller:
         if self._dirty_pools or self._dirty_slices:
             pause = min(pause, 0.2)
         try:
-            first = await asyncio.wait_for(self._inbox.get(), pause)
+            # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with an item, and
+            # the process would never end.
+            async with asyncio.timeout(pause):
+                first = await self._inbox.get()
         except TimeoutError:
             return
         self._handle(first)
@@ -352,7 +373,7 @@ class Controller:
     def _follow_leadership(self) -> None:
         leading = self._lead.leading
         self._metrics.leader.set(1 if leading else 0)
-        if not leading or self._settled_term == self._lead.term or self._stopping:
+        if not leading or self._settled_term == self._lead.term or self._stopping.is_set():
             return
         if self._take_over_task is None or self._take_over_task.done():
             self._take_over_task = asyncio.ensure_future(self._take_over(self._lead.term))
@@ -440,7 +461,7 @@ class Controller:
         return ran, remaining
 
     def _may_decide(self) -> bool:
-        return not self._stopping and not self.obstacles()
+        return not self._stopping.is_set() and not self.obstacles()
 
     def _decide(self, until: float) -> None:
         if not self._ready:
@@ -664,7 +685,7 @@ class Controller:
                 self._pause(result)
             if result.outcome is not Outcome.WRITTEN:
                 # The watch tells what changed; until it does, asking again would give the same answer.
-                await asyncio.sleep(1.0)
+                await self._rest(1.0)
         finally:
             del self._releasing[release.uid]
             self._look_for_releases = True
@@ -691,7 +712,7 @@ class Controller:
             await self._writer.refute(namespace, name, uid)
         except (ApiError, NoAnswerError) as error:
             log.debug("record not removed", claim=f"{namespace}/{name}", problem=str(error))
-            await asyncio.sleep(5.0)
+            await self._rest(5.0)
         finally:
             self._tidying.pop(uid, None)
 
@@ -721,12 +742,9 @@ class Controller:
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
-        _BACKGROUND.add(task)
-        task.add_done_callback(_BACKGROUND.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
         task.add_done_callback(_report)
-
-
-_BACKGROUND: Final[set[asyncio.Future[Any]]] = set()
 
 
 def _report(task: asyncio.Future[Any]) -> None:

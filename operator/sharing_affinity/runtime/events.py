@@ -112,7 +112,8 @@ class Recorder:
     async def flush(self, seconds: float) -> None:
         """Give what is waiting a chance to be written."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._queue.join(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._queue.join()
 
     async def _write(self, about: About, reason: str, note: str, kind: str) -> None:
         series = self._known.get((about, reason, note))

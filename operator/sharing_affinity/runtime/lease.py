@@ -18,6 +18,7 @@ writer's attempt ids, not of the Lease.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import threading
 import time
@@ -212,10 +213,9 @@ class Elector:
                 if self._renewed is not None:
                     # Wake up in time to tell that the lease has run out.
                     pause = min(pause, max(0.01, self.budget()))
-                try:
-                    await asyncio.wait_for(woken.wait(), pause)
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await woken.wait()
             self._renewed = None
             self._tell()
             if self._release.is_set() and seen is not None and seen.holder == self.identity:

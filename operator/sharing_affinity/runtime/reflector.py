@@ -17,6 +17,7 @@ While a list is being read the feed counts as not synced, since half a list is a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
@@ -296,10 +297,10 @@ class Reflector:
         self.status.problem = problem
 
     async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._relist.wait(), seconds)
-        except TimeoutError:
-            return
+        # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._relist.wait()
 
     async def _not_served(self) -> None:
         if self.status.served:

@@ -9,13 +9,14 @@ Stopping goes the other way round, and the lease is given up only when no write 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import gc
 import os
 import socket
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from random import Random
 from typing import Any
 
@@ -187,17 +188,39 @@ class Replica:
         self.elector.start()
 
     async def stop(self) -> None:
-        """Stop deciding, let writes in flight end, tell what is left to tell, release the lease."""
-        await self.controller.stop(self.settings.drain)
-        await self.recorder.flush(1.0)
-        await asyncio.to_thread(self.elector.stop, release=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Stop deciding, let writes in flight end, tell what is left to tell, release the lease.
+
+        Every step is bounded, and the next one is taken whatever became of it: a process that was told to
+        stop must end.
+        """
+        drained = False
+        async with self._step("writes", self.settings.drain + 1.0):
+            drained = await self.controller.stop(self.settings.drain)
+        async with self._step("events", 2.0):
+            await self.recorder.flush(1.0)
+        # With a write under way the lease is not given up, for the next leader could be quicker than it.
+        async with self._step("lease", self.settings.lease.renew + 1.0):
+            await asyncio.to_thread(self.elector.stop, release=drained)
+        async with self._step("tasks", 3.0):
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
         if self.probes is not None:
-            await self.probes.stop()
-        await self.client.close()
+            async with self._step("probes", 3.0):
+                await self.probes.stop()
+        async with self._step("connections", 2.0):
+            await self.client.close()
         log.info("stopped")
+
+    @contextlib.asynccontextmanager
+    async def _step(self, what: str, seconds: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            log.warning("stopping takes too long", step=what, seconds=seconds)
+        except Exception:
+            log.exception("stopping failed", step=what)
 
     def _run(self, work: Coroutine[Any, Any, Any], name: str, *, ends: bool = False) -> None:
         task = asyncio.create_task(work, name=name)
