@@ -132,8 +132,6 @@ def test_a_record_counts_only_for_its_allocation() -> None:
     st.recursive(st.none() | st.integers() | st.text(), lambda i: st.lists(i) | st.dictionaries(st.text(), i))
 )
 def test_what_is_no_record_is_none(value: object) -> None:
-    import json
-
     found = records.decode(json.dumps(value))
     assert found is None or isinstance(value, dict)
     assert records.decode(str(value)[:20] + "{") is None
