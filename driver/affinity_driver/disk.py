@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -35,6 +36,17 @@ class Disk:
     def write(self, path: Path, data: bytes, mode: int = 0o600) -> None:
         """Replace ``path`` by ``data`` atomically and durably; ``mode`` is set whatever the umask says."""
         temporary = path.with_name(f"spec.{path.name}.{os.getpid()}.tmp")
+        try:
+            self._write_new(temporary, data, mode)
+            self._before("rename", path)
+            temporary.rename(path)
+        except OSError:  # a full disk must not be made fuller
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        self._sync_directory(path.parent)
+
+    def _write_new(self, temporary: Path, data: bytes, mode: int) -> None:
         self._before("create", temporary)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
@@ -47,9 +59,6 @@ class Disk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        self._before("rename", path)
-        temporary.rename(path)
-        self._sync_directory(path.parent)
 
     def remove(self, path: Path) -> bool:
         """Remove ``path`` durably; False where it was not there."""

@@ -20,7 +20,7 @@ from typing import Protocol
 import structlog
 
 from affinity_driver.cdi import CdiDirectory, device_name
-from affinity_driver.claims.errors import HardwareError, IncompatibleError, PrepareError
+from affinity_driver.claims.errors import HardwareError, IncompatibleError
 from affinity_driver.disk import Disk
 from affinity_driver.publish.desired import Device
 
@@ -113,8 +113,8 @@ class DeviceState:
                         with self._devices.held(share.device):
                             self._hardware.configure(share.device, share.keys)
                 claim = self._complete(claim)
-            except PrepareError:
-                self._undo(claim)
+            except Exception:
+                self._roll_back(claim)
                 raise
             return self._answer(claim)
 
@@ -170,6 +170,13 @@ class DeviceState:
             if state.claims.get(claim.uid) != done:
                 self._file.save(state.with_claim(done))
             return done
+
+    def _roll_back(self, claim: PreparedClaim) -> None:
+        """Undo after a failure whose own error matters more; the next call undoes what cannot be undone now."""
+        try:
+            self._undo(claim)
+        except Exception:
+            self._log.exception("cannot roll back", claim=_named(claim))
 
     def _undo(self, claim: PreparedClaim) -> None:
         with self._node.held():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -98,6 +99,28 @@ def test_failing_hardware_is_rolled_back(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert rig.cdi_files() == {"1"}
     assert rig.programmed("eth1") == {"subnet": "a"}
     assert set(rig.state.snapshot().claims) == {"1"}
+
+
+@pytest.mark.parametrize("full", ["cdi", "plugin"])
+def test_a_full_disk_is_rolled_back(tmp_path: Path, full: str) -> None:
+    """Whatever cannot be written: the error comes out, nothing stays prepared, and a retry works."""
+    space = [True]
+
+    def check(step: str, path: Path) -> None:
+        if step == "write" and not space[0] and path.parent.name == full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    rig = Rig.make(tmp_path, Disk(check))
+    rig.prepare(nic_claim("1"))
+    space[0] = False
+    with pytest.raises(OSError, match="No space left"):
+        rig.prepare(nic_claim("2"))
+    space[0] = True
+    assert rig.cdi_files() == {"1"}
+    rig.state.unprepare("2")
+    assert set(rig.state.snapshot().claims) == {"1"}
+    rig.prepare(nic_claim("2"))
+    assert rig.cdi_files() == {"1", "2"}
 
 
 def test_hardware_that_cannot_be_reset_does_not_keep_a_pod(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
