@@ -172,7 +172,7 @@ class DeviceState:
             return done
 
     def _roll_back(self, claim: PreparedClaim) -> None:
-        """Undo after a failure whose own error matters more; the next call undoes what cannot be undone now."""
+        """Undo after a failure whose own error matters more; the next call undoes what this one cannot."""
         try:
             self._undo(claim)
         except Exception:
