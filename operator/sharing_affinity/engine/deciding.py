@@ -183,6 +183,11 @@ class Decider:
                     f"claim {claim.meta.name} uses {claim.unsupported[0]}, "
                     "which this version does not implement",
                 )
+            unknown = self._unknown_class(claim)
+            if unknown:
+                return Unplaced(
+                    Reason.NO_NODE, f"claim {claim.meta.name}: DeviceClass {unknown} does not exist"
+                )
             if stock and not neither:
                 if self._only_stock(claim):
                     # Stock pools can serve all of it, so the scheduler will.
@@ -212,6 +217,14 @@ class Decider:
             else:
                 neither.append(request.name)
         return fenced, stock, neither
+
+    def _unknown_class(self, claim: Claim) -> str:
+        """A DeviceClass that some request cannot do without, and that is not there."""
+        for request in claim.requests:
+            named = [spec.device_class for _, spec in request.alternatives()]
+            if not any(name in self._world.classes for name in named):
+                return named[0]
+        return ""
 
     def _only_stock(self, claim: Claim) -> bool:
         return all(

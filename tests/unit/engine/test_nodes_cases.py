@@ -362,6 +362,15 @@ def test_unknown_fields_of_a_claim_fail_closed() -> None:
     assert "spec.devices.requests[0].exactly.future" in refused.message
 
 
+def test_missing_device_class_is_named() -> None:
+    w = nics()
+    refused = w.refuse("pod", "A", requests=[o.request("gpu", "gone"), o.request("nic")])
+    assert refused.message == "claim pod: DeviceClass gone does not exist"
+    changes = w.show(o.device_class("gone"))
+    assert ("default", "pod") in changes.pods
+    assert isinstance(w.decide("pod"), Placed)
+
+
 def test_messages_name_no_claim_of_others() -> None:
     w = nics(
         o.allocated(o.claim("secret-claim", "secret-subnet", namespace="secret-namespace"), "eth1"),
