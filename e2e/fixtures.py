@@ -75,6 +75,13 @@ def control_plane() -> Iterator[Cluster]:
     yield from _session_cluster(local.Options(name=f"pytest-cp-{os.getpid()}", nodes=0))
 
 
+@pytest.fixture
+def own_control_plane() -> Iterator[Cluster]:
+    """Like `control_plane`, for one test that installs or removes what others rely on; never an attached
+    cluster."""
+    yield from _started(local.Options(name=f"pytest-own-{os.getpid()}", nodes=0))
+
+
 @pytest.fixture(scope="session")
 def control_plane_1_36() -> Iterator[Cluster]:
     """Like `control_plane`, of the oldest Kubernetes we support; never an attached cluster."""

@@ -146,15 +146,15 @@ def test_lint(helm: str, home: None) -> None:
     run(helm, "lint", "--strict", str(CHART))
 
 
-def test_install_upgrade_uninstall(helm: str, home: None, control_plane: Cluster) -> None:
+def test_install_upgrade_uninstall(helm: str, home: None, own_control_plane: Cluster) -> None:
     def call(command: str, *flags: str) -> str:
-        cluster = ("--kubeconfig", str(control_plane.kubeconfig), "--namespace", chart.NAMESPACE)
+        cluster = ("--kubeconfig", str(own_control_plane.kubeconfig), "--namespace", chart.NAMESPACE)
         return run(helm, command, "sharing-affinity", *flags, *cluster)
 
-    # Other tests on this control plane may have applied some of it by kubectl.
-    operator.install(control_plane)
+    # Some of it is there already, applied by kubectl.
+    operator.install(own_control_plane)
     call("upgrade", str(CHART), "--install", "--take-ownership", "--force-conflicts")
-    control_plane.request(
+    own_control_plane.request(
         "PATCH",
         webhook.SECRET,
         {"data": {"ca.crt": base64.b64encode(b"x").decode()}},
@@ -169,14 +169,14 @@ def test_install_upgrade_uninstall(helm: str, home: None, control_plane: Cluster
         "operator.featureGates.DRASharingAffinity=false",
     )
     path = f"/apis/apps/v1/namespaces/{chart.NAMESPACE}/deployments/sharing-affinity-operator"
-    deployment = control_plane.request("GET", path)
+    deployment = own_control_plane.request("GET", path)
     assert deployment["spec"]["replicas"] == 1
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["run", "--feature-gates=DRASharingAffinity=false"]
     # What the webhook wrote is not the chart's to take away.
-    assert control_plane.request("GET", webhook.SECRET)["data"] == {"ca.crt": "eA=="}
+    assert own_control_plane.request("GET", webhook.SECRET)["data"] == {"ca.crt": "eA=="}
     call("uninstall")
     with pytest.raises(ApiError, match="404"):
-        control_plane.request("GET", path)
+        own_control_plane.request("GET", path)
     # Slices would go with their definition.
-    control_plane.request("GET", webhook.SLICES)
+    own_control_plane.request("GET", webhook.SLICES)
