@@ -6,7 +6,6 @@ errors like values.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from typing import Final
 
@@ -22,12 +21,12 @@ class Selectors:
 
     def __init__(self) -> None:
         self._environment = Environment.device()
-        self._memo: OrderedDict[tuple[str, str], bool | str] = OrderedDict()
+        self._memo: OrderedDict[tuple[str, str, str], bool | str] = OrderedDict()
 
     def matches(self, expression: str, driver: str, device: Device) -> bool | str:
         """Whether the device is selected, or the text of an error (compile, run time, cost, or not a
         bool)."""
-        key = (expression, _content(driver, device))
+        key = (expression, driver, device.content)
         found = self._memo.get(key)
         if found is None:
             found = self._memo[key] = self._run(expression, driver, device)
@@ -50,8 +49,3 @@ class Selectors:
         if not isinstance(outcome.value, bool):
             return "CEL result is not a bool"
         return outcome.value
-
-
-def _content(driver: str, device: Device) -> str:
-    content = (driver, device.attributes, device.capacity_json, device.allow_multiple)
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)

@@ -253,7 +253,8 @@ class CounterUse:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as published. ``attributes`` and ``capacity_json`` are raw, for CEL."""
+    """A device as published. ``attributes`` and ``capacity_json`` are raw, for CEL; ``content`` is all that
+    CEL can see but the driver, as one string that equal devices share."""
 
     name: str
     attributes: Mapping[str, Any]
@@ -268,6 +269,7 @@ class Device:
     binds_to_node: bool
     binding_conditions: tuple[str, ...] | None
     binding_failure_conditions: tuple[str, ...]
+    content: str
     unsupported: tuple[str, ...] = ()
 
 
@@ -559,6 +561,8 @@ def _device(reader: Reader) -> Device:
         unsupported.extend(use.unknown("counterSet", "counters"))
         counters.append(CounterUse(use.text("counterSet", None), _counters(use)))
     conditions = reader.texts("bindingConditions") if reader.has("bindingConditions") else None
+    allow_multiple = reader.flag("allowMultipleAllocations")
+    visible = (attributes.data, capacity.data, allow_multiple)
     return Device(
         name=sys.intern(reader.text("name", None)),
         attributes=attributes.data,
@@ -566,7 +570,7 @@ def _device(reader: Reader) -> Device:
         capacity={
             sys.intern(str(name)): _capacity(capacity.obj(str(name)), unsupported) for name in capacity.data
         },
-        allow_multiple=reader.flag("allowMultipleAllocations"),
+        allow_multiple=allow_multiple,
         taints=reader.many("taints", _taint),
         counters=tuple(counters),
         node_name=sys.intern(reader.text("nodeName")),
@@ -575,6 +579,7 @@ def _device(reader: Reader) -> Device:
         binds_to_node=reader.flag("bindsToNode"),
         binding_conditions=conditions,
         binding_failure_conditions=reader.texts("bindingFailureConditions"),
+        content=sys.intern(json.dumps(visible, sort_keys=True, separators=(",", ":"), default=str)),
         unsupported=tuple(unsupported),
     )
 
