@@ -1,11 +1,12 @@
-"""Code of list and map literals."""
+"""Code of list, map and message literals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from kubernetes_cel.costs import LIST_COST, MAP_COST
+from kubernetes_cel.construction import Construct
+from kubernetes_cel.costs import LIST_COST, MAP_COST, STRUCT_COST
 from kubernetes_cel.errors import EvaluationError
 from kubernetes_cel.runtime import Code, Run
 from kubernetes_cel.values import Optional
@@ -79,3 +80,31 @@ def build_map(pairs: Sequence[tuple[Code, Code, bool]]) -> Code:
 
 def _same_key(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
+
+
+def build_message(construct: Construct, fields: Sequence[tuple[str, Code, bool]]) -> Code:
+    """A message literal: name and code of each field, and whether it is optional."""
+
+    def build(run: Run) -> Any:
+        values: dict[str, Any] = {}
+        try:
+            for name, code, optional in fields:
+                value = code(run)
+                if optional:
+                    if type(value) is not Optional:
+                        raise EvaluationError(
+                            f"cannot initialize optional entry '{name}' from non-optional value"
+                        )
+                    if not value.has_value:
+                        values.pop(name, None)
+                        continue
+                    value = value.value
+                values[name] = value
+            built = construct(values, run.build)
+        except EvaluationError:
+            run.charge(STRUCT_COST)
+            raise
+        run.charge(STRUCT_COST)
+        return built
+
+    return build

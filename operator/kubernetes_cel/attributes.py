@@ -13,6 +13,7 @@ from typing import Any
 from kubernetes_cel.errors import CostLimitExceeded, EvaluationError, no_such_overload
 from kubernetes_cel.runtime import Code, Run
 from kubernetes_cel.values import (
+    EMPTY,
     MISSING,
     NONE,
     ListView,
@@ -56,6 +57,8 @@ def lookup(value: Any, key: Any) -> Any:
         return value[index] if 0 <= index < size_of_list(value) else MISSING
     if isinstance(value, MapView):
         return value.find(key)
+    if value is EMPTY:  # upstream asks the message for a field, also for its presence
+        raise EvaluationError(f"no such field '{key_text(key)}'")
     return MISSING
 
 

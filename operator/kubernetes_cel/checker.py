@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from kubernetes_cel import types
+from kubernetes_cel import messages, types
 from kubernetes_cel.ast import (
     Call,
     Comprehension,
@@ -28,12 +29,13 @@ from kubernetes_cel.errors import CheckError, Issue
 from kubernetes_cel.passes import Work, drive
 from kubernetes_cel.types import Type, format_type, is_dyn, is_dyn_or_error
 from kubernetes_cel.unification import Bindings, equal_or_less_specific
-from kubernetes_cel.values import Uint
+from kubernetes_cel.values import MISSING, Uint
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A checked tree: `types` by node id, `overloads` by id of each call, `constants` by id of type names.
+    """A checked tree: `types` by node id, `overloads` by id of each call, `constants` by id of names of
+    types and of protobuf's null (MISSING for types that upstream can name, but has no value for).
 
     `names` holds the variables that selections such as `a.b` turned out to be. `nodes` are all nodes that are
     evaluated, parents before what is below them.
@@ -43,7 +45,7 @@ class Checked:
     source: Source
     types: Mapping[int, Type]
     overloads: Mapping[int, tuple[str, ...]]
-    constants: Mapping[int, Type]
+    constants: Mapping[int, Any]
     names: Mapping[int, str]
     nodes: Sequence[Expr]
 
@@ -89,7 +91,7 @@ class _Checker:
         self.bindings = Bindings()
         self.types: dict[int, Type] = {}
         self.overloads: dict[int, tuple[str, ...]] = {}
-        self.constants: dict[int, Type] = {}
+        self.constants: dict[int, Any] = {}
         self.issues: list[Issue] = []
         self.names: dict[int, str] = {}
         self.nodes: list[Expr] = []
@@ -103,7 +105,9 @@ class _Checker:
         self._report(node, f"expected type '{format_type(expected)}' but found '{format_type(actual)}'")
 
     def _undeclared(self, node: int, name: str) -> None:
-        self._report(node, f"undeclared reference to '{name}' (in container '')")
+        self._report(
+            node, f"undeclared reference to '{name}' (in container '{self._declarations.container}')"
+        )
         self.types[node] = types.error
 
     # -- names
@@ -114,14 +118,28 @@ class _Checker:
                 return scope[name]
         return None
 
-    def _global(self, name: str) -> tuple[Type, Type | None] | None:
-        """Type of a variable, or of a type's name together with the type itself."""
-        declared = self._declarations.variables.get(name)
-        if declared is not None:
-            return declared, None
-        named = self._declarations.type_names.get(name)
-        if named is not None:
-            return types.type_of_type(named), named
+    def _candidates(self, name: str) -> list[str]:
+        """What a name may stand for, the innermost namespace of the container first."""
+        if name.startswith("."):
+            return [name[1:]]
+        parts = self._declarations.container.split(".") if self._declarations.container else []
+        return [".".join([*parts[:length], name]) for length in range(len(parts), -1, -1)]
+
+    def _global(self, name: str) -> tuple[str, Type, Any] | None:
+        """The full name of a variable, its type and None; or of a constant, its type and its value."""
+        for candidate in self._candidates(name):
+            declared = self._declarations.variables.get(candidate)
+            if declared is not None:
+                return candidate, declared, None
+            named = self._declarations.type_names.get(candidate)
+            if named is not None:
+                return candidate, types.type_of_type(named), named
+            message = messages.TYPES.get(candidate)
+            if message is not None:
+                value = message if message.kind == types.STRUCT else MISSING
+                return candidate, types.type_of_type(message), value
+            if candidate == messages.NULL:
+                return candidate, types.int_, 0
         return None
 
     def _resolve_name(self, node: Expr, name: str) -> bool:
@@ -135,14 +153,16 @@ class _Checker:
                 return False  # a selection on a local variable
             self.types[node.id] = local
             return True
-        found = self._global(bare)
+        found = self._global(name)
         if found is None:
             return False
-        self.types[node.id], constant = found
+        full, self.types[node.id], constant = found
         if constant is not None:
             self.constants[node.id] = constant
         elif isinstance(node, Select):
-            self.names[node.id] = bare if local is None else f".{bare}"
+            self.names[node.id] = full if local is None else f".{full}"
+        elif isinstance(node, Ident) and full != bare:
+            node.name = full
         return True
 
     # -- nodes
@@ -208,6 +228,10 @@ class _Checker:
             self._report(node, f"type '{format_type(target)}' does not support field selection")
         return types.optional_of(result) if was_optional or optional else result
 
+    def _function(self, name: str) -> Function | None:
+        functions = self._declarations.functions
+        return next((functions[c] for c in self._candidates(name) if c in functions), None)
+
     def _call(self, node: Call) -> Work[None]:
         if node.function == "_?._":
             operand, name = node.args
@@ -220,9 +244,8 @@ class _Checker:
         for arg in node.args:
             if not self._check_leaf(arg):
                 yield self.check(arg)
-        functions = self._declarations.functions
         if node.target is None:
-            function = functions.get(node.function.removeprefix("."))
+            function = self._function(node.function)
             if function is None:
                 self._undeclared(node.id, node.function)
                 return
@@ -231,14 +254,14 @@ class _Checker:
             return
         prefix = qualified_name(node.target)
         if prefix is not None:
-            function = functions.get(f"{prefix}.{node.function}".removeprefix("."))
+            function = self._function(f"{prefix}.{node.function}")
             if function is not None:
                 node.function = function.name
                 node.target = None
                 self._resolve_call(node, function)
                 return
         yield self.check(node.target)
-        function = functions.get(node.function)
+        function = self._declarations.functions.get(node.function)
         if function is None:
             self._undeclared(node.id, node.function)
             return
@@ -331,15 +354,41 @@ class _Checker:
         self.types[node.id] = types.map_of(keys, values)
 
     def _struct(self, node: StructLiteral) -> Work[None]:
-        name = node.name.removeprefix(".")
+        fields = self._message(node)
+        if fields is None:
+            return
         for entry in node.fields:
             yield self.check(entry.value)
-        named = self._declarations.type_names.get(name)
-        if named is None and not name.startswith("google.protobuf."):
-            self._undeclared(node.id, node.name)
-            return
-        self._report(node.id, f"'{name}' cannot be constructed: protobuf messages are not supported")
-        self.types[node.id] = types.error
+            value = self.types[entry.value.id]
+            if entry.optional:
+                value, is_optional = types.unwrap_optional(value)
+                if not is_optional and not is_dyn(value):
+                    self._mismatch(entry.value.id, types.optional_of(value), value)
+            wanted = fields.get(entry.name)
+            if wanted is None:
+                self._report(entry.id, f"undefined field '{entry.name}'")
+            elif not self.bindings.assignable(wanted, value):
+                self._report(
+                    entry.id,
+                    f"expected type of field '{entry.name}' is '{format_type(wanted)}' "
+                    f"but provided type is '{format_type(value)}'",
+                )
+
+    def _message(self, node: StructLiteral) -> Mapping[str, Type] | None:
+        """Give a message literal its type; the fields it may have, None when it cannot be constructed."""
+        for candidate in self._candidates(node.name):
+            message = messages.TYPES.get(candidate)
+            if message is not None:
+                node.name = candidate
+                self.types[node.id] = message
+                return messages.fields(message)
+            named = self._declarations.type_names.get(candidate)
+            if named is not None:
+                self._report(node.id, f"'{named.name}' is not a message type")
+                self.types[node.id] = types.error
+                return None
+        self._undeclared(node.id, node.name)
+        return None
 
     def _comprehension(self, node: Comprehension) -> Work[None]:
         yield self.check(node.iter_range)

@@ -131,7 +131,10 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Declarations:
-    """Everything an environment knows, by name. Built once, never changed."""
+    """Everything an environment knows, by name. Built once, never changed.
+
+    `container` is the namespace in which names are looked up first, empty for none.
+    """
 
     functions: Mapping[str, Function]
     macros: Mapping[tuple[str, int, bool], Macro]
@@ -140,12 +143,14 @@ class Declarations:
     fields: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
     validators: tuple[Validator, ...] = ()
     mixed: frozenset[str] = frozenset()
+    container: str = ""
 
     @staticmethod
     def of(
         libraries: Iterable[Library],
         variables: Mapping[str, Type],
         fields: Mapping[str, Mapping[str, Type]] | None = None,
+        container: str = "",
     ) -> Declarations:
         """Merge libraries. Later macros of the same name and arity win, functions of the same name are
         merged.
@@ -175,4 +180,5 @@ class Declarations:
             dict(fields or {}),
             tuple(validators),
             frozenset(mixed),
+            container,
         )

@@ -62,13 +62,15 @@ class Environment:
         size_hint: SizeHint = lambda _: None,
         max_length: int = MAX_LENGTH,
         cache_size: int = CACHE_SIZE,
+        container: str = "",
     ) -> None:
         """`variables`: name to static type. `fields`: fields of object types. `size_hint`: for estimates.
+        `container`: the namespace in which names are looked up first.
 
         The language definition's own functions, optionals and two-variable comprehensions are always there.
         """
         self._declarations = Declarations.of(
-            (STANDARD, OPTIONALS, TWO_VARIABLES, *libraries), variables, fields
+            (STANDARD, OPTIONALS, TWO_VARIABLES, *libraries), variables, fields, container
         )
         self._costs = {
             name: function.cost

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kubernetes_cel.aggregates import build_list, build_map
+from kubernetes_cel.aggregates import build_list, build_map, build_message
 from kubernetes_cel.ast import (
     Call,
     Comprehension,
@@ -48,6 +48,7 @@ from kubernetes_cel.calls import (
     with_pattern,
 )
 from kubernetes_cel.checker import Checked
+from kubernetes_cel.construction import CONSTRUCTORS
 from kubernetes_cel.declarations import Declarations, Function
 from kubernetes_cel.dispatch import Target, target
 from kubernetes_cel.errors import CheckError, EvaluationAborted, EvaluationError, Issue
@@ -123,8 +124,10 @@ class _Planner:
 
     def plan(self, node: Expr) -> Work[Planned]:
         """Plan a node and all below it."""
-        named = self._checked.constants.get(node.id)
-        if named is not None:
+        if node.id in self._checked.constants:
+            named = self._checked.constants[node.id]
+            if named is MISSING:
+                raise self._fail(node.id, "this type can be constructed, but is no value")
             return Planned(constant=named)
         name = self._checked.names.get(node.id)
         if name is not None:
@@ -142,7 +145,7 @@ class _Planner:
         if isinstance(node, MapLiteral):
             return (yield from self._map(node))
         if isinstance(node, StructLiteral):
-            raise self._fail(node.id, f"'{node.name}' cannot be constructed here")
+            return (yield from self._message(node))
         return (yield from self._comprehension(node))
 
     def _variable(self, name: str) -> Attribute:
@@ -286,6 +289,13 @@ class _Planner:
             except EvaluationAborted as error:
                 raise self._fail(node.id, error.message) from None
         return Planned(evaluate=build_map([(k.code, v.code, optional) for k, v, optional in pairs]))
+
+    def _message(self, node: StructLiteral) -> Work[Planned]:
+        fields: list[tuple[str, Code, bool]] = []
+        for entry in node.fields:
+            value: Planned = yield self.plan(entry.value)
+            fields.append((entry.name, value.code, entry.optional))
+        return Planned(evaluate=build_message(CONSTRUCTORS[node.name], fields))
 
     # -- macros
 

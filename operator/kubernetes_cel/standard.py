@@ -16,6 +16,7 @@ from kubernetes_cel.errors import EvaluationError, no_such_overload
 from kubernetes_cel.macros import OPTIONAL_MACROS, STANDARD_MACROS, TWO_VARIABLE_MACROS
 from kubernetes_cel.types import Type, list_of, map_of, optional_of, param
 from kubernetes_cel.values import (
+    EMPTY,
     MISSING,
     NONE,
     Duration,
@@ -276,7 +277,7 @@ def _is_zero(value: Any) -> bool:
         return value == 0
     if isinstance(value, str | bytes | list | ListView | dict | MapView):
         return size_or_none(value) == 0
-    return False
+    return value is EMPTY
 
 
 def _unwrap(values: Any) -> list[Any]:

@@ -26,15 +26,19 @@ class Type:
     """`kind` is one of the constants above, `name` the run-time type name, `params` the type parameters.
 
     Immutable. Types compare by a text made once, so that comparing deep ones needs no recursion; `generic`
-    tells whether a type parameter is anywhere inside.
+    tells whether a type parameter is anywhere inside. `nullable` marks protobuf's wrappers of primitives
+    (`google.protobuf.Int32Value`): equal to the type they wrap, as upstream has it, and null fits them, too.
     """
 
-    __slots__ = ("_text", "generic", "kind", "name", "params")
+    __slots__ = ("_text", "generic", "kind", "name", "nullable", "params")
 
-    def __init__(self, kind: str, name: str, params: tuple[Type, ...] = ()) -> None:
+    def __init__(
+        self, kind: str, name: str, params: tuple[Type, ...] = (), *, nullable: bool = False
+    ) -> None:
         self.kind = kind
         self.name = name
         self.params = params
+        self.nullable = nullable
         self.generic: bool = kind == TYPE_PARAM or any(p.generic for p in params)
         self._text: str = f"{kind} {name}({','.join([p._text for p in params])})"
 
@@ -52,7 +56,7 @@ class Type:
         if self.kind == TYPE_PARAM:
             return f"<{self.name}>"
         if not self.params:
-            return self.name
+            return f"wrapper({self.name})" if self.nullable else self.name
         return f"{self.name}({', '.join(map(str, self.params))})"
 
 
@@ -64,7 +68,7 @@ def format_type(t: Type) -> str:
     if t.kind in _SHORT:
         return _SHORT[t.kind]
     if not t.params:
-        return t.name
+        return f"wrapper({t.name})" if t.nullable else t.name
     return f"{t.name}({', '.join(format_type(p) for p in t.params)})"
 
 
@@ -91,6 +95,11 @@ def list_of(element: Type) -> Type:
 def map_of(key: Type, value: Type) -> Type:
     """map(key, value)."""
     return Type(MAP, "map", (key, value))
+
+
+def wrapper_of(primitive: Type) -> Type:
+    """wrapper(primitive): a primitive type that may be null."""
+    return Type(primitive.kind, primitive.name, nullable=True)
 
 
 def optional_of(value: Type) -> Type:

@@ -88,9 +88,9 @@ class Bindings:
         if is_dyn_or_error(t1) or is_dyn_or_error(t2):
             return True
         if t1.kind == types.NULL:
-            return t2.kind in _NULLABLE or t2.kind == types.NULL
+            return t2.nullable or t2.kind in _NULLABLE or t2.kind == types.NULL
         if t2.kind == types.NULL:
-            return t1.kind in _NULLABLE
+            return t1.nullable or t1.kind in _NULLABLE
         if t1.kind == types.TYPE:
             return t2.kind == types.TYPE
         if t1.kind in _PARAMETERIZED:

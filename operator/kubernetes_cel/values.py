@@ -143,6 +143,23 @@ class Timestamp:
         return f"Timestamp({self.seconds}, {self.nanos}, {self.offset})"
 
 
+class Empty:
+    """The one value `EMPTY`: a `google.protobuf.Empty`."""
+
+    __slots__ = ()
+    cel_type: ClassVar[Type] = types.struct("google.protobuf.Empty")
+
+    def cel_equal(self, other: Any) -> bool:
+        """There is nothing to differ in."""
+        return other is self
+
+    def __repr__(self) -> str:
+        return "google.protobuf.Empty{}"
+
+
+EMPTY: Final = Empty()
+
+
 class ListView(Sequence[Any]):
     """Two lists end to end, without copying either: concatenation in CEL costs 1 whatever the lengths.
 

@@ -1,7 +1,8 @@
 """The CEL specification's own simple tests, as far as they are about what Kubernetes' environment has.
 
 The files are read from the Go module `cel.dev/expr` (never copied here) by the oracle, which also runs cel-go
-on them. A test counts when cel-go compiles it in Kubernetes' environment, with the test's own variables. It
+on them. A test counts when cel-go compiles it in Kubernetes' environment, with the test's own variables and
+container. It
 passes when this project agrees with cel-go on value, static type and cost, or on failing. Where cel-go itself
 does not do what the suite expects (the older string library of Kubernetes, mostly), agreeing with cel-go is
 right.
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.differential
 LEAST_COUNTED = 900
 LEAST_PASSED = 0.995
 #: Misses that are known, by file/section/test, with the reason.
-MISSES: dict[str, str] = {}
+MISSES: dict[str, str] = {
+    "dynamic/any/var": "the variable holds a message that only the suite knows: there is no value to bind",
+}
 
 Suite = list[tuple[str, dict[str, Any]]]
 
@@ -49,10 +52,6 @@ def _left_out(test: dict[str, Any]) -> str | None:
     answer = test["go"]
     if answer.get("panic") or answer.get("compileError"):
         return "not in Kubernetes' environment"
-    if test.get("container"):
-        return "needs a container"
-    if "other" in str(answer.get("value")) or "google.protobuf." in test["expression"]:
-        return "needs protobuf messages"
     return None
 
 
@@ -60,12 +59,17 @@ def _problem(test: dict[str, Any]) -> str | None:
     """What is wrong with this project's answer, or None."""
     answer = test["go"]
     variables = test.get("variables", [])
-    environment = Environment({v["name"]: parse_type(v["type"]) for v in variables}, ADMISSION)
+    try:
+        types = {v["name"]: parse_type(v["type"]) for v in variables}
+        values = {v["name"]: untyped(v["value"]) for v in variables if "value" in v}
+    except ValueError as error:
+        return f"cannot bind the variables: {error}"
+    environment = Environment(types, ADMISSION, container=test.get("container", ""))
     try:
         program = environment.compile(test["expression"])
     except CompileError as error:
         return f"does not compile: {error.message}"
-    outcome = program.run({v["name"]: untyped(v["value"]) for v in variables if "value" in v})
+    outcome = program.run(values)
     if program.output_type != answer["outType"]:
         return f"type {program.output_type} instead of {answer['outType']}"
     if (outcome.error is not None) != ("error" in answer):
@@ -90,13 +94,6 @@ def _counted(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, test in suite:
         reason = _left_out(test)
-        if reason is None:
-            try:
-                for variable in test.get("variables", []):
-                    parse_type(variable["type"])
-                    untyped(variable.get("value", {"null": True}))
-            except ValueError:
-                reason = "needs protobuf messages"
         if reason is None:
             yield name, test
         else:

@@ -104,7 +104,7 @@ _NAMED = {
             types.string,
             types.bytes_,
         ),
-        *(types.duration, types.timestamp, types.type_),
+        *(types.any_, types.duration, types.timestamp, types.type_),
     )
 }
 
@@ -126,6 +126,7 @@ def parse_type(text: str) -> Type:
         "map": types.map_of,
         "type": types.type_of_type,
         "optional_type": types.optional_of,
+        "wrapper": types.wrapper_of,
     }
     if name not in makers:
         raise ValueError(f"no such type here: {text}")
