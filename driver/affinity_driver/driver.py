@@ -178,12 +178,12 @@ class Driver:
         devices = self.devices()
         wanted = self._resolver.resolve(body, frozenset(devices))
         try:
-            return self.state.prepare(wanted, devices)
+            prepared = self.state.prepare(wanted, devices)
         except IncompatibleError as error:
             self.metrics.rejected(error.key)
             raise
-        finally:
-            self._recount()
+        self._recount()
+        return prepared
 
     def unprepare(self, claim: ClaimRef) -> None:
         """See ``kubeletplugin.service.Plugin``."""

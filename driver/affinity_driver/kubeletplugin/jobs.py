@@ -1,22 +1,25 @@
 """Work on claims that may take longer than the caller waits.
 
 The kubelet gives up on a call after 45 seconds and calls again a minute later. Work on hardware cannot be
-given up half-way, so each claim's work runs in a thread of its own; the call waits for it within its
+given up half-way, so each claim's work runs in another thread; the call waits for it within its
 deadline and otherwise says so, and the work goes on. The next call for the same claim joins it, and picks
 up its result.
 
-Threads of their own, not a pool: thirty claims that wait for one slow device must not keep a claim for
-another device from starting. Their number is bounded by the claims on the node.
+The pool of threads is larger than the number of claims a node can have: thirty claims that wait for one slow
+device must not keep a claim for another device from starting. Idle threads are used again; one is only made
+when none is idle.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+MAX_JOBS = 1024
 
 
 class ClaimJobs(Generic[T]):
@@ -25,6 +28,7 @@ class ClaimJobs(Generic[T]):
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._running: dict[tuple[str, str], Future[T]] = {}
+        self._pool = ThreadPoolExecutor(MAX_JOBS, thread_name_prefix="claim")
 
     def submit(self, operation: str, uid: str, work: Callable[[], T]) -> Future[T]:
         """Start ``work``, or join the same operation on the same claim where it still runs."""
@@ -35,10 +39,7 @@ class ClaimJobs(Generic[T]):
                 return running
             future: Future[T] = Future()
             self._running[key] = future
-        thread = threading.Thread(
-            target=self._run, args=(key, future, work), name=f"{operation}-{uid[:8]}", daemon=True
-        )
-        thread.start()
+        self._pool.submit(self._run, key, future, work)
         return future
 
     def drain(self, seconds: float) -> bool:
