@@ -122,42 +122,22 @@ class Stage:
         self.story.good(f"{pod_name} runs on {device} in {subnet}")
 
     def locks(self) -> dict[str, Mapping[str, str]]:
-        """Show the lock state both ways; returns the lock of each locked device."""
-        expected = self._sap_settled()
-        self.story.kubectl("get", "sap")
-        self.story.show("sharing-affinity locks", command(self.cluster, "locks"))
+        """Show the lock state both ways, which have to agree; returns the lock of each locked device."""
         pools = json.loads(command(self.cluster, "locks", "-o", "json"))["pools"]
         rows = [row for pool in pools for row in pool["devices"]]
         held = {row["device"]: row["lock"] for row in rows if row["state"] == "Locked"}
-        expect("both views agree", expected, held)
+        # The view follows the claims by a moment.
+        wait_for(f"kubectl get sap shows {held}", lambda: self._viewed() == held, 20)
+        self.story.kubectl("get", "sap")
+        self.story.show("sharing-affinity locks", command(self.cluster, "locks"))
         return held
 
-    def _sap_settled(self) -> dict[str, Mapping[str, str]]:
-        """The view follows the claims by a moment; wait until it has as many locks as the claims say."""
-
-        def settled() -> dict[str, Mapping[str, str]] | None:
-            pools = self.cluster.request("GET", "/apis/sharingaffinity.dev/v1alpha1/sharingaffinitypools")
-            devices = [d for p in pools["items"] for d in (p.get("status") or {}).get("devices") or []]
-            shown = {d["name"]: d.get("lock") or {} for d in devices if d["state"] == "Locked"}
-            claims = self.cluster.request("GET", f"{CLAIMS}/resourceclaims")["items"]
-            results = [
-                result["device"]
-                for claim in claims
-                for result in (
-                    ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
-                ).get("results", [])
-            ]
-            return shown if pools["items"] and set(shown) == set(results) else None
-
-        found: dict[str, Mapping[str, str]] | None = None
-
-        def probe() -> bool:
-            nonlocal found
-            found = settled()
-            return found is not None
-
-        wait_for("kubectl get sap shows the locks of all claims", probe, 20)
-        return found or {}
+    def _viewed(self) -> dict[str, Mapping[str, str]]:
+        pools = self.cluster.request("GET", "/apis/sharingaffinity.dev/v1alpha1/sharingaffinitypools")[
+            "items"
+        ]
+        devices = [device for pool in pools for device in (pool.get("status") or {}).get("devices") or []]
+        return {d["name"]: d.get("lock") or {} for d in devices if d["state"] == "Locked"}
 
 
 def claim_template(name: str, subnet: str | None) -> dict[str, Any]:
