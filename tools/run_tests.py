@@ -50,7 +50,7 @@ STAGES = (
 )
 LONG = Stage("long", "long", 120, True)
 # How much longer than its budget a stage may take before it is stopped; a first build happens elsewhere.
-PATIENCE = 1.5
+PATIENCE = 2.0
 
 LINT = (
     ("ruff check", ["-m", "ruff", "check", "."]),
