@@ -34,7 +34,7 @@ def releases(world: World, now: float, completable: Completable) -> tuple[Releas
     """All of them, by namespace and name."""
     found = []
     for claim in [world.claims[key] for key in world.idle]:
-        if claim.allocation is None or claim.reserved_for or not is_own(claim):
+        if claim.allocation is None or not is_own(claim):
             continue
         reason = _unused(world, claim, claim.allocation, now) or _stuck(world, claim, now, completable)
         if reason:

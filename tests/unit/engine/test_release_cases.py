@@ -59,6 +59,16 @@ def test_allocations_of_others_are_not_touched() -> None:
     assert reasons(w) == []
 
 
+def test_record_of_an_older_allocation_claims_nothing() -> None:
+    """Another allocator took the claim after ours was cleared; our record is still there."""
+    w = placed()
+    w.gone("Pod", "pod", "default")
+    allocation = w.objects[("ResourceClaim", "default", "pod")]["status"]["allocation"]
+    later = {**allocation, "allocationTimestamp": "2026-02-01T00:00:00Z"}
+    change(w, "ResourceClaim", "pod", status={"allocation": later})
+    assert reasons(w) == []
+
+
 def test_node_is_gone_or_drained() -> None:
     w = placed()
     w.show(o.node(taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]))
