@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kubernetes_cel import CelError, Environment
+from kubernetes_cel import CelError, CompileError, Environment
 from sharing_affinity.api import DeviceConfig, Extractor, names
 from sharing_affinity.api.keys import KeyMap, key_map, shorten
 from sharing_affinity.api.objects import FROM_CLAIM, FROM_CLASS
@@ -129,6 +129,16 @@ class CelEvaluator:
             return self._environment.compile(expression, output="string").estimate.max
         except CelError:
             return None
+
+    def problem(self, expression: str) -> str:
+        """Why the expression does not compile, in the compiler's words; empty when it does."""
+        try:
+            self._environment.compile(expression, output="string")
+        except CompileError as error:
+            return error.message
+        except CelError as error:
+            return str(error)
+        return ""
 
     def _run(self, expression: str, parameters: Any) -> Evaluation:
         try:

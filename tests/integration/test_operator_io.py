@@ -145,7 +145,7 @@ def order(claim: Object, device: str = "eth1") -> ClaimWrite:
     )
 
 
-def make_writer(client: Client, budget: float = 60.0, timeout: float = 2.0) -> Writer:
+def make_writer(client: Client, budget: float = 60.0, timeout: float = 5.0) -> Writer:
     until = time.monotonic() + budget
     return Writer(
         client,
@@ -681,8 +681,9 @@ async def test_a_kind_that_is_not_served_is_empty_when_it_is_optional(control_pl
         await until("the decision", lambda: feed.synced)
 
         assert not feed.status.served
-        # A busy machine may get to a second, equally empty list meanwhile.
-        assert [type(change) for change in seen[:2]] == [ListBegun, ListEnded]
+        # The list that failed had begun, too.
+        assert {type(change) for change in seen} == {ListBegun, ListEnded}
+        assert isinstance(seen[-1], ListEnded)
         task.cancel()
 
 

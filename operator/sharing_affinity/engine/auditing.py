@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from sharing_affinity.api import BadObject, Claim, parse_claim
 from sharing_affinity.engine.types import Applied, Changes, Notice
 from sharing_affinity.engine.world import World, merged, older, salvage_claim
-
-Holdings = dict[str, tuple[tuple[str, ...], ...]]
 
 
 def _understood(claims: Iterable[Mapping[str, Any]]) -> dict[str, Claim]:
@@ -24,23 +23,51 @@ def _understood(claims: Iterable[Mapping[str, Any]]) -> dict[str, Claim]:
     return found
 
 
-def audit(world: World, claims: Iterable[Mapping[str, Any]], version: str = "") -> tuple[str, ...]:
-    """Lines about claims whose holds in memory are not those of the list. Assumed claims are not compared.
+def audit(
+    world: World, claims: Iterable[Mapping[str, Any]], version: str = "", step: int = 200
+) -> Iterator[tuple[str, ...]]:
+    """Lines about claims whose holds in memory are not those of the list, from ``step`` claims at a time, so
+    that others get their turn. Assumed claims are not compared.
 
     ``version`` is the list's resourceVersion: what memory has seen change after it cannot be judged by it.
+    That is true of every claim alone, so memory may change between two steps.
     """
-    understood = _understood(claims)
-    known = {claim.meta.uid: claim for claim in world.claims.values()}
-    listed = {uid: _results(claim) for uid, claim in understood.items()}
-    held = {uid: _held(world, uid) for uid in world.ledger.claims()}
-    lines = []
-    for uid in sorted(set(listed) | set(held)):
-        if uid in world.assumed or _changed_since(world, known.get(uid), understood.get(uid), version):
-            continue
-        expected, actual = listed.get(uid, ()), held.get(uid, ())
-        if expected != actual:
-            lines.append(f"claim {uid}: the list says {list(expected)}, memory says {list(actual)}")
-    return tuple(lines)
+    listed: set[str] = set()
+    rest = iter(claims)
+    while chunk := list(islice(rest, step)):
+        understood = _understood(chunk)
+        listed.update(understood)
+        yield tuple(
+            line
+            for uid, claim in sorted(understood.items())
+            for line in _compare(world, uid, claim, _known(world, claim), version)
+        )
+    unlisted = sorted(set(world.ledger.claims()) - listed)
+    known = {claim.meta.uid: claim for claim in world.claims.values()} if unlisted else {}
+    for start in range(0, len(unlisted), step):
+        yield tuple(
+            line
+            for uid in unlisted[start : start + step]
+            # One that is not held any more has left since.
+            if world.ledger.devices_of(uid)
+            for line in _compare(world, uid, None, known.get(uid), version)
+        )
+
+
+def _known(world: World, listed: Claim) -> Claim | None:
+    known = world.claims.get(listed.key)
+    return known if known is not None and known.meta.uid == listed.meta.uid else None
+
+
+def _compare(
+    world: World, uid: str, listed: Claim | None, known: Claim | None, version: str
+) -> Iterator[str]:
+    if uid in world.assumed or _changed_since(world, known, listed, version):
+        return
+    expected = _results(listed) if listed is not None else ()
+    actual = _held(world, uid)
+    if expected != actual:
+        yield f"claim {uid}: the list says {list(expected)}, memory says {list(actual)}"
 
 
 def _changed_since(world: World, known: Claim | None, listed: Claim | None, version: str) -> bool:

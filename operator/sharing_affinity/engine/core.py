@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sharing_affinity.allocator import Selectors
@@ -144,6 +144,10 @@ class Engine:
         """The lock state of all affinity pools, or of some, sorted by driver and pool."""
         return views.lock_table(self._world, pools)
 
+    def affinity_pools(self) -> tuple[PoolId, ...]:
+        """The pools :meth:`lock_table` has rows for, those that are gone and still held included."""
+        return views.affinity_pools(self._world)
+
     def slice_status(self, name: str) -> SliceStatus | None:
         """Conditions for one SharingAffinitySlice, ``None`` when there is none of that name."""
         return views.slice_status(self._world, name)
@@ -153,7 +157,13 @@ class Engine:
 
         Call it when the feed has passed the list's resourceVersion, ``version``. Changes nothing.
         """
-        return auditing.audit(self._world, claims, version)
+        return tuple(line for lines in self.audit_steps(claims, version) for line in lines)
+
+    def audit_steps(
+        self, claims: Iterable[Mapping[str, Any]], version: str = "", step: int = 200
+    ) -> Iterator[tuple[str, ...]]:
+        """:meth:`audit` in steps of at most ``step`` claims each; events may be observed between them."""
+        return auditing.audit(self._world, claims, version, step)
 
     def misplaced(self) -> tuple[Notice, ...]:
         """Bound pods whose claim points to another node (H7), for the audit to report."""

@@ -9,7 +9,7 @@ the world, changes nothing in it but the queue of evaluations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -27,6 +27,7 @@ from sharing_affinity.engine.types import (
     Decision,
     DeviceVerdict,
     Diagnosis,
+    Excluded,
     NodeVerdict,
     NotServed,
     Placed,
@@ -35,7 +36,14 @@ from sharing_affinity.engine.types import (
     Unplaced,
 )
 from sharing_affinity.engine.world import World
-from sharing_affinity.extraction import ClaimError, Extraction, SliceError, Unsatisfied, in_scope_configs
+from sharing_affinity.extraction import (
+    ClaimError,
+    Extracted,
+    Extraction,
+    SliceError,
+    Unsatisfied,
+    in_scope_configs,
+)
 from sharing_affinity.nodes import (
     Demand,
     Fit,
@@ -362,8 +370,26 @@ class Decider:
             retry_at = min((t for t in log.retry if t > now), default=None)
             verdicts = tuple(NodeVerdict(n, *v) for n, v in sorted(log.verdicts.items()))
             diagnosis = Diagnosis(verdicts, len(world.nodes), tuple(sorted(log.rest.items())))
-            return Unplaced(Reason.NO_NODE, fold_diagnosis(diagnosis), diagnosis, retry_at)
-        return self.placement(case, *best, now, new_uuid)
+            excluded = self._excluded(case)
+            return Unplaced(Reason.NO_NODE, fold_diagnosis(diagnosis), diagnosis, retry_at, excluded)
+        return replace(self.placement(case, *best, now, new_uuid), excluded=self._excluded(case))
+
+    def _excluded(self, case: Case) -> Excluded:
+        conflicts = no_keys = 0
+        for index, claim in enumerate(case.ours):
+            for request in claim.requests:
+                for name, spec in request.alternatives():
+                    for matches in self._matches(spec) if not spec.admin else ():
+                        for extractors, tally in matches.tallies.items():
+                            pools = matches.sets.get(extractors)
+                            if not pools:
+                                continue
+                            keys = self.keys_of(case, self._world.pools[next(iter(pools))], index, name)
+                            if isinstance(keys, Extracted):
+                                conflicts += tally.locked.total() - tally.locked[keys.keys]
+                            elif isinstance(keys, Unsatisfied):
+                                no_keys += tally.devices
+        return Excluded(conflicts, no_keys)
 
     def _best(self, case: Case, choice: Choice, now: float, log: _Log) -> tuple[Solution, Node] | None:
         """The first node that needs no new lock; else, of the first nodes that fit, the one that needs

@@ -12,7 +12,7 @@ signature comes next.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -70,12 +70,26 @@ class SortedNames:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What one pool contributes: its node, and the state of its matching devices there."""
+    """What one pool contributes: its node ("" for none of its own), and the state of its matching devices.
+
+    ``keys`` are the locks with room left, ``locked`` all locks with the number of devices that have them.
+    """
 
     node: str
     extractors: SetId
     keys: frozenset[KeyMap]
     clean: bool
+    devices: int
+    locked: Mapping[KeyMap, int]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Matching devices of all usable pools of one extractor set: their number, and how many have which
+    lock."""
+
+    devices: int = 0
+    locked: Counter[KeyMap] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -91,7 +105,7 @@ class Matches:
     """Everything known about one signature. Pools not listed match no device.
 
     ``sets`` are the usable affinity pools by extractor set; ``openings`` covers those of them that belong to
-    one node, ``elsewhere`` names the others.
+    one node, ``elsewhere`` names the others. ``tallies`` covers all of them.
     """
 
     verdicts: dict[PoolId, Mapping[str, Verdict]] = field(default_factory=dict)
@@ -100,6 +114,7 @@ class Matches:
     sets: dict[SetId, dict[PoolId, None]] = field(default_factory=dict)
     openings: dict[SetId, Openings] = field(default_factory=dict)
     elsewhere: dict[PoolId, None] = field(default_factory=dict)
+    tallies: dict[SetId, Tally] = field(default_factory=dict)
     nodes: SortedNames = field(default_factory=SortedNames)
     places: dict[PoolId, _Place] = field(default_factory=dict)
     changed: dict[PoolId, None] = field(default_factory=dict)
@@ -201,22 +216,34 @@ class MatchIndex:
     def _place(self, entry: Matches, pool_id: PoolId) -> _Place | None:
         verdicts = entry.verdicts.get(pool_id)
         pool = self._pools.get(pool_id)
-        if verdicts is None or pool is None or not pool.affinity or not pool.node_name:
+        if verdicts is None or pool is None or not pool.affinity:
             return None
         keys: set[KeyMap] = set()
+        locked: Counter[KeyMap] = Counter()
+        devices = 0
         clean = False
         for device in pool.devices:
             if device.name not in verdicts:
                 continue
+            devices += 1
             occupancy = self._ledger.occupancy((*pool_id, device.name))
             if occupancy.state is LockState.CLEAN:
                 clean = True
-            elif occupancy.state is LockState.LOCKED and not _is_used_up(occupancy, device):
-                keys.add(occupancy.keys)
-        return _Place(pool.node_name, (pool.driver, pool.extractors), frozenset(keys), clean)
+            elif occupancy.state is LockState.LOCKED:
+                locked[occupancy.keys] += 1
+                if not _is_used_up(occupancy, device):
+                    keys.add(occupancy.keys)
+        extractors = (pool.driver, pool.extractors)
+        return _Place(pool.node_name, extractors, frozenset(keys), clean, devices, locked)
 
 
 def _add(entry: Matches, place: _Place) -> None:
+    if place.devices:
+        tally = entry.tallies.setdefault(place.extractors, Tally())
+        tally.devices += place.devices
+        tally.locked.update(place.locked)
+    if not place.node:
+        return
     entry.nodes.add(place.node)
     if not place.clean and not place.keys:
         return
@@ -228,6 +255,15 @@ def _add(entry: Matches, place: _Place) -> None:
 
 
 def _remove(entry: Matches, place: _Place) -> None:
+    if place.devices:
+        tally = entry.tallies[place.extractors]
+        tally.devices -= place.devices
+        # Subtraction keeps only what is left.
+        tally.locked -= Counter(place.locked)
+        if not tally.devices:
+            del entry.tallies[place.extractors]
+    if not place.node:
+        return
     entry.nodes.remove(place.node)
     if not place.clean and not place.keys:
         return

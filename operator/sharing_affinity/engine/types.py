@@ -109,6 +109,15 @@ class ClaimWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Excluded:
+    """How many devices that match the selectors of a pod's requests were out of the question: locked to
+    other values, or because the claim supplies no key. Once per request, on all nodes, visited or not."""
+
+    conflicts: int = 0
+    no_keys: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """All unallocated claims of the pod go to ``node``. Nothing is assumed yet: call :meth:`Engine.assume`
     with it.
@@ -121,6 +130,7 @@ class Placed:
     node: str
     writes: tuple[ClaimWrite, ...]
     after: frozenset[str] = frozenset()
+    excluded: Excluded = Excluded()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,7 @@ class Unplaced:
     message: str
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     retry_at: float | None = None
+    excluded: Excluded = Excluded()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +251,8 @@ class PoolLocks:
 
 @dataclass(frozen=True, slots=True)
 class SliceStatus:
-    """The conditions of one SharingAffinitySlice: Accepted and Joined."""
+    """The conditions of one SharingAffinitySlice: Accepted and Joined. ``estimated_cost`` is the worst case
+    of all its expressions together, None when one does not compile."""
 
     accepted: bool
     accepted_reason: str
@@ -248,6 +260,7 @@ class SliceStatus:
     joined: bool
     joined_reason: str
     joined_message: str
+    estimated_cost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,14 @@ from sharing_affinity.locks import Occupancy
 from sharing_affinity.pools import Pool, PoolState
 
 
+def affinity_pools(world: World) -> tuple[PoolId, ...]:
+    wanted = {i for i, pool in world.pools.items() if pool.affinity}
+    return tuple(sorted(wanted | {i for i in world.ledger.pools() if i not in world.pools}))
+
+
 def lock_table(world: World, pools: Iterable[PoolId] | None) -> tuple[PoolLocks, ...]:
     if pools is None:
-        wanted = {i for i, pool in world.pools.items() if pool.affinity}
-        wanted |= {i for i in world.ledger.pools() if i not in world.pools}
+        wanted = set(affinity_pools(world))
     else:
         wanted = {
             i for i in pools if (world.pools[i].affinity if i in world.pools else world.ledger.claims_in(i))
@@ -107,20 +111,22 @@ def slice_status(world: World, name: str) -> SliceStatus | None:
         cost = world.estimate(extractor.expression)
         if cost is None:
             accepted, reason = False, "DoesNotCompile"
-            message = f"the expression of key {extractor.name} does not compile"
+            problem = world.extractions.evaluator.problem(extractor.expression)
+            message = f"the expression of key {extractor.name} does not compile: {problem}"
             break
         total += cost
     if accepted and total > names.POOL_COST_BUDGET:
         accepted, reason = False, "TooExpensive"
         message = f"its expressions may cost {total}, over the budget of {names.POOL_COST_BUDGET}"
+    known = total if reason != "DoesNotCompile" else None
     pool = world.pools[(meta.driver, meta.pool)]
     if meta.generation < pool.generation:
         return SliceStatus(
-            accepted, reason, message, False, "Obsolete", f"generation {pool.generation} replaced it"
+            accepted, reason, message, False, "Obsolete", f"generation {pool.generation} replaced it", known
         )
     joined = pool.state is PoolState.JOINED
     text = pool.message or "the pool is complete, valid and fenced"
-    return SliceStatus(accepted, reason, message, joined, pool.state.value, text)
+    return SliceStatus(accepted, reason, message, joined, pool.state.value, text, known)
 
 
 def fingerprint(world: World) -> object:

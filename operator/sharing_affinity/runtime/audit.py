@@ -75,15 +75,23 @@ async def once(client: Client, claims: Reflector, controller: Controller) -> tup
         log.info("no audit: the feed of claims did not pass the list in time")
         return None
 
-    def compare(engine: Engine) -> tuple[str, ...]:
-        return engine.audit(_typed(items), str(version))
-
-    differences: tuple[str, ...] = await controller.ask(compare)
+    differences = await compare(controller, items, str(version))
     controller.tell(await controller.ask(Engine.misplaced))
     if differences:
         await claims.relist()
         await controller.repair()
     return differences
+
+
+async def compare(controller: Controller, items: list[dict[str, Any]], version: str) -> tuple[str, ...]:
+    """Compare the engine with a list of claims, a step at a time between the turns of the controller."""
+    steps: Iterator[tuple[str, ...]] = await controller.ask(
+        lambda engine: engine.audit_steps(_typed(items), version)
+    )
+    differences: list[str] = []
+    while (found := await controller.ask(lambda _: next(steps, None))) is not None:
+        differences += found
+    return tuple(differences)
 
 
 def _typed(items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -123,6 +123,7 @@ class Controller:
         self.turned_at = clock()
         self._listing: set[str] = set()
         self._settled_term = 0
+        self._led = False
         self._take_over_task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         # Pods.
@@ -145,7 +146,7 @@ class Controller:
         self._uids: dict[tuple[str, str, str], str] = {}
         self._recorded: dict[str, tuple[str, str, float]] = {}
         self._finalizers: dict[str, tuple[str, ...]] = {}
-        self._metadata: dict[str, tuple[int, list[Mapping[str, Any]]]] = {}
+        self._metadata: dict[str, tuple[int, Mapping[str, Any]]] = {}
         # Views.
         self._dirty_pools: set[PoolId] = set()
         self._dirty_slices: set[str] = set()
@@ -272,7 +273,7 @@ class Controller:
         if self._timers:
             pause = min(pause, max(0.0, self._timers[0][0] - now))
         if self._dirty_pools or self._dirty_slices:
-            pause = min(pause, 0.2)
+            pause = min(pause, max(0.01, self._published_at + 0.5 - now))
         try:
             # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with an item, and
             # the process would never end.
@@ -340,8 +341,7 @@ class Controller:
             else:
                 self._recorded.pop(meta["uid"], None)
         elif kind is METADATA:
-            conditions = list((raw.get("status") or {}).get("conditions") or [])
-            self._metadata[meta["name"]] = (meta.get("generation", 0), conditions)
+            self._metadata[meta["name"]] = (meta.get("generation", 0), raw.get("status") or {})
             self._dirty_slices.add(meta["name"])
 
     def _forget_object(self, kind: str, namespace: str, name: str, uid: str) -> None:
@@ -372,7 +372,11 @@ class Controller:
 
     def _follow_leadership(self) -> None:
         leading = self._lead.leading
-        self._metrics.leader.set(1 if leading else 0)
+        if leading:
+            self._metrics.leader.set(1)
+        elif self._led:
+            self._metrics.step_down()
+        self._led = leading
         if not leading or self._settled_term == self._lead.term or self._stopping.is_set():
             return
         if self._take_over_task is None or self._take_over_task.done():
@@ -425,10 +429,10 @@ class Controller:
         self._parked.clear()
         self._look_for_releases = True
         self._views.reset()
-        table = engine.lock_table()
-        self._dirty_pools |= {(locks.driver, locks.pool) for locks in table}
+        pools = set(engine.affinity_pools())
+        self._dirty_pools |= pools
         self._dirty_slices |= set(self._metadata)
-        self._spawn(self._sweep({(locks.driver, locks.pool) for locks in table}))
+        self._spawn(self._sweep(pools))
 
     async def _sweep(self, pools: set[PoolId]) -> None:
         try:
@@ -500,15 +504,16 @@ class Controller:
         match decision:
             case Placed():
                 self._metrics.decisions.labels("placed").inc()
+                self._metrics.count_excluded(decision.excluded)
                 if pod in self._by_net:
                     self._metrics.late_wakeups.inc()
                 self._by_net.discard(pod)
                 if decision.writes:
                     self._place(decision)
-            case Unplaced(reason, message, diagnosis, retry_at):
+            case Unplaced(reason, message, _, retry_at, excluded):
+                self._metrics.count_excluded(excluded)
                 self._by_net.discard(pod)
                 self._metrics.decisions.labels(reason.value).inc()
-                self._metrics.count_verdicts(diagnosis)
                 self._park(pod, reason, retry_at)
                 if reason is Reason.EXTRACTION_PENDING:
                     self._extraction_pending = True
@@ -723,22 +728,37 @@ class Controller:
         self._published_at = now
         for feed in self._feeds:
             age = feed.age()
-            self._metrics.feed_age.labels(feed.kind.kind).set(age if age != float("inf") else -1)
+            # Infinite before the first contact, so that an alert on an age sees a feed that never came up.
+            self._metrics.feed_age.labels(feed.kind.kind).set(age)
             self._metrics.feed_fresh.labels(feed.kind.kind).set(1 if feed.fresh else 0)
             self._metrics.feed_lists.labels(feed.kind.kind).set(feed.status.lists)
         if not self._may_decide():
             return
-        if self._dirty_pools:
-            dirty, self._dirty_pools = self._dirty_pools, set()
-            self._views.show_pools(dirty, self._engine.lock_table(dirty))
-            self._metrics.show_locks(self._engine.lock_table())
-        if self._dirty_slices:
-            dirty_slices, self._dirty_slices = self._dirty_slices, set()
-            for name in dirty_slices:
-                status, stored = self._engine.slice_status(name), self._metadata.get(name)
-                uid = self._uids.get((METADATA.kind, "", name))
-                if status is not None and stored is not None and uid is not None:
-                    self._views.show_slice(name, uid, *stored, status)
+        waiting = set(self._engine.pods())
+        self._metrics.pending_pods.set(len(waiting))
+        self._metrics.show_parked(
+            parked.reason
+            for pod, parked in self._parked.items()
+            if pod in waiting and pod not in self._ready and pod not in self._writing
+        )
+        self._publish_views()
+
+    def _publish_views(self) -> None:
+        """Hand over what people look at, for a slice of time; what is left comes with the next turn."""
+        until = time.perf_counter() + SLICE
+        while self._dirty_pools and time.perf_counter() < until:
+            pool = self._dirty_pools.pop()
+            table = self._engine.lock_table([pool])
+            self._views.show_pools([pool], table)
+            self._metrics.show_locks(pool, table)
+        while self._dirty_slices and time.perf_counter() < until:
+            name = self._dirty_slices.pop()
+            status, stored = self._engine.slice_status(name), self._metadata.get(name)
+            uid = self._uids.get((METADATA.kind, "", name))
+            if status is not None and stored is not None and uid is not None:
+                self._views.show_slice(name, uid, *stored, status)
+        if self._dirty_pools or self._dirty_slices:
+            self._published_at = float("-inf")
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -5,11 +5,15 @@ No metric has a label whose values a tenant controls.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
 
-from sharing_affinity.engine import DeviceState, Diagnosis, PoolLocks
+from sharing_affinity.engine import DeviceState, Excluded, PoolId, PoolLocks, Reason
+from sharing_affinity.runtime.kinds import FEEDS
+from sharing_affinity.runtime.writer import Outcome
 
 PREFIX = "sharing_affinity_"
 
@@ -19,6 +23,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._locks: dict[PoolId, tuple[int, int]] = {}
         # Memory, CPU, and the start time that tells restarts.
         ProcessCollector(registry=self.registry)
         # KEP-5981, "Are there any missing metrics".
@@ -58,7 +63,9 @@ class Metrics:
         )
         self.releases = self._counter("releases", "Own allocations given back unused.", "outcome")
         self.feed_age = self._gauge(
-            "feed_age_seconds", "Seconds since the API server said something.", "kind"
+            "feed_age_seconds",
+            "Seconds since the API server said something; +Inf before it ever did.",
+            "kind",
         )
         self.feed_fresh = self._gauge("feed_fresh", "1 when decisions may rest on this feed.", "kind")
         self.feed_lists = self._gauge("feed_lists", "Lists read of this kind.", "kind")
@@ -79,31 +86,50 @@ class Metrics:
         self.refused_objects = self._counter(
             "refused_objects", "Objects that could not be understood.", "kind"
         )
+        # A series that begins with its first increment is one that rate() does not see.
+        for result in ("placed", *(reason.value for reason in Reason)):
+            self.decisions.labels(result)
+        for outcome in Outcome:
+            self.writes.labels(outcome.value)
+            self.releases.labels(outcome.value)
+        for kind in FEEDS:
+            self.refused_objects.labels(kind.kind)
+        self.show_parked(())
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(PREFIX + name, text, labels, registry=self.registry)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(PREFIX + name, text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> prometheus_client.Counter:
+        return prometheus_client.Counter(PREFIX + name, text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, text, buckets=buckets, registry=self.registry)
 
-    def show_locks(self, table: Iterable[PoolLocks]) -> None:
-        """Set the device gauges from the whole lock table."""
-        locked = unreconstructable = 0
-        for pool in table:
-            for device in pool.devices:
-                locked += device.state is DeviceState.LOCKED
-                unreconstructable += device.state is DeviceState.UNRECONSTRUCTABLE
-        self.locked_devices.set(locked)
-        self.unreconstructable_devices.set(unreconstructable)
+    def show_locks(self, pool: PoolId, table: Iterable[PoolLocks]) -> None:
+        """Set the device gauges anew for one pool; an empty table says that it is gone."""
+        states = [device.state for locks in table for device in locks.devices]
+        before = self._locks.pop(pool, (0, 0))
+        now = (states.count(DeviceState.LOCKED), states.count(DeviceState.UNRECONSTRUCTABLE))
+        if now != (0, 0):
+            self._locks[pool] = now
+        self.locked_devices.inc(now[0] - before[0])
+        self.unreconstructable_devices.inc(now[1] - before[1])
 
-    def count_verdicts(self, diagnosis: Diagnosis) -> None:
-        """Count the devices a decision passed over, by the two reasons the KEP wants to see."""
-        for node in diagnosis.nodes:
-            for device in node.devices:
-                if "locked to" in device.reason:
-                    self.lock_conflicts.inc()
-                elif "produced no value" in device.reason:
-                    self.no_keys.inc()
+    def count_excluded(self, excluded: Excluded) -> None:
+        """Count the devices a decision had to pass over, by the two reasons the KEP wants to see."""
+        self.lock_conflicts.inc(excluded.conflicts)
+        self.no_keys.inc(excluded.no_keys)
+
+    def show_parked(self, reasons: Iterable[Reason]) -> None:
+        """Set the number of parked pods by reason; ``reasons`` has one entry for each."""
+        numbers = Counter(reasons)
+        for reason in Reason:
+            self.parked_pods.labels(reason.value).set(numbers[reason])
+
+    def step_down(self) -> None:
+        """What only the leader knows is no more."""
+        self.leader.set(0)
+        self._locks.clear()
+        for gauge in (self.locked_devices, self.unreconstructable_devices, self.pending_pods):
+            gauge.set(0)
+        self.show_parked(())

@@ -14,7 +14,7 @@ import asyncio
 import datetime
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -163,9 +163,9 @@ class Views:
         self._client, self._pacer, self._wall = client, pacer, wall
         self._interval = interval
         self._pools: dict[PoolId, PoolLocks | None] = {}
-        self._slices: dict[str, tuple[str, int, list[Mapping[str, Any]], SliceStatus]] = {}
+        self._slices: dict[str, tuple[str, int, Mapping[str, Any], SliceStatus]] = {}
         self._written: dict[PoolId, dict[str, Any]] = {}
-        self._conditions: dict[str, list[dict[str, Any]]] = {}
+        self._conditions: dict[str, tuple[Sequence[Mapping[str, Any]], int | None]] = {}
         self._work = asyncio.Event()
 
     def show_pools(self, wanted: Iterable[PoolId], table: Iterable[PoolLocks]) -> None:
@@ -176,9 +176,9 @@ class Views:
         self._work.set()
 
     def show_slice(
-        self, name: str, uid: str, generation: int, stored: list[Mapping[str, Any]], status: SliceStatus
+        self, name: str, uid: str, generation: int, stored: Mapping[str, Any], status: SliceStatus
     ) -> None:
-        """The present state of one SharingAffinitySlice; ``stored`` are the conditions it has now."""
+        """The present state of one SharingAffinitySlice; ``stored`` is its status now."""
         self._slices[name] = (uid, generation, stored, status)
         self._work.set()
 
@@ -265,18 +265,21 @@ class Views:
         self._written[pool] = status
 
     async def _slice(
-        self, name: str, uid: str, generation: int, stored: list[Mapping[str, Any]], status: SliceStatus
+        self, name: str, uid: str, generation: int, stored: Mapping[str, Any], status: SliceStatus
     ) -> None:
         wanted = slice_conditions(status, generation)
-        known = self._conditions.get(uid, stored)
-        if [_untimed(condition) for condition in known] == wanted:
+        ours = {condition["type"] for condition in wanted}
+        kept = [c for c in stored.get("conditions") or () if c.get("type") in ours]
+        known, cost = self._conditions.get(uid, (kept, stored.get("estimatedCost")))
+        if [_untimed(condition) for condition in known] == wanted and cost == status.estimated_cost:
             return
         conditions = keep_times(wanted, known, self._now())
+        content: dict[str, Any] = {"conditions": conditions}
+        if status.estimated_cost is not None:
+            content["estimatedCost"] = min(status.estimated_cost, 2**63 - 1)
         await self._pacer.wait()
-        await self._apply_status(
-            METADATA.item("", name, "status"), names.SLICE_KIND, name, {"conditions": conditions}, uid
-        )
-        self._conditions[uid] = conditions
+        await self._apply_status(METADATA.item("", name, "status"), names.SLICE_KIND, name, content, uid)
+        self._conditions[uid] = (conditions, status.estimated_cost)
         while len(self._conditions) > 10_000:
             self._conditions.pop(next(iter(self._conditions)))
 

@@ -314,9 +314,14 @@ def test_slice_status_tells_what_is_wrong_with_expressions() -> None:
     status = w.engine.slice_status("node-a-meta")
     assert status is not None
     assert (status.accepted, status.accepted_reason) == (False, "DoesNotCompile")
+    assert "does not compile: " in status.accepted_message
+    assert "ERROR" in status.accepted_message, "the compiler's own words"
+    assert status.estimated_cost is None
     good = nics().engine.slice_status("node-a-meta")
     assert good is not None
     assert (good.accepted, good.joined, good.joined_reason) == (True, True, "Joined")
+    assert good.estimated_cost is not None
+    assert good.estimated_cost > 0
     assert w.engine.slice_status("none") is None
 
 

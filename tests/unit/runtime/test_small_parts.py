@@ -7,11 +7,15 @@ import random
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
-from sharing_affinity.engine import DeviceLock, DeviceState, Holder, PoolLocks, SliceStatus
+from sharing_affinity.engine import DeviceLock, DeviceState, Holder, PoolLocks, Reason, SliceStatus
 from sharing_affinity.runtime import preflight, views
+from sharing_affinity.runtime.kinds import FEEDS
+from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.pacing import TokenBucket, backoff
 from sharing_affinity.runtime.settings import parse_gates
+from sharing_affinity.runtime.writer import Outcome
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
@@ -143,3 +147,39 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
 
     assert [(c["type"], c["lastTransitionTime"]) for c in kept] == [("Accepted", "old"), ("Joined", "now")]
     assert kept[1]["observedGeneration"] == 4
+
+
+def exposed(metrics: Metrics) -> str:
+    return generate_latest(metrics.registry).decode()
+
+
+def test_label_values_are_there_before_their_first_increment() -> None:
+    text = exposed(Metrics())
+
+    for name, label, values in (
+        ("decisions_total", "result", ["placed", *(reason.value for reason in Reason)]),
+        ("claim_writes_total", "outcome", [outcome.value for outcome in Outcome]),
+        ("releases_total", "outcome", [outcome.value for outcome in Outcome]),
+        ("refused_objects_total", "kind", [kind.kind for kind in FEEDS]),
+        ("parked_pods", "reason", [reason.value for reason in Reason]),
+    ):
+        for value in values:
+            assert f'sharing_affinity_{name}{{{label}="{value}"}} 0.0' in text
+
+
+def test_parked_pods_are_shown_by_reason_and_gone_with_leadership() -> None:
+    metrics = Metrics()
+    metrics.leader.set(1)
+    metrics.locked_devices.set(3)
+    metrics.show_parked([Reason.NO_NODE, Reason.NO_NODE, Reason.CLAIM_ERROR])
+    before = exposed(metrics)
+    metrics.show_parked([Reason.NO_NODE])
+    less = exposed(metrics)
+    metrics.step_down()
+    after = exposed(metrics)
+
+    assert 'parked_pods{reason="FailedAffinityAllocation"} 2.0' in before
+    assert 'parked_pods{reason="FailedAffinityAllocation"} 1.0' in less
+    assert 'parked_pods{reason="SharingAffinityClaimError"} 0.0' in less
+    for name in ("leader", "locked_devices", 'parked_pods{reason="FailedAffinityAllocation"}'):
+        assert f"sharing_affinity_{name} 0.0" in after

@@ -1,0 +1,67 @@
+"""Every device that a lock or a missing key takes out of a decision is counted, visited or not."""
+
+from __future__ import annotations
+
+import pytest
+from harness import objects as o
+from harness.worlds import World, nics
+
+from sharing_affinity.engine import Excluded, Placed, Unplaced
+
+
+def many_nodes(count: int) -> World:
+    """Nodes with two NICs each; more of them than a diagnosis looks at."""
+    raws = [o.device_class()]
+    for number in range(count):
+        name = f"node-{number:02}"
+        raws += [o.node(name), o.metadata_slice(pool=name), o.device_slice(pool=name)]
+    return World(*raws)
+
+
+def test_a_placed_pod_passes_over_locks_of_others() -> None:
+    w = nics()
+    first = w.try_place("a", "A")
+    second = w.try_place("b", "B")
+
+    assert isinstance(first, Placed)
+    assert first.excluded == Excluded()
+    assert isinstance(second, Placed)
+    assert second.excluded == Excluded(conflicts=1)
+
+
+def test_own_locks_are_no_conflict() -> None:
+    w = nics()
+    w.try_place("a", "A")
+    again = w.try_place("a2", "A")
+
+    assert isinstance(again, Placed)
+    assert again.excluded == Excluded()
+
+
+@pytest.mark.parametrize("nodes", [1, 40])
+def test_devices_the_index_leaves_out_are_counted(nodes: int) -> None:
+    w = many_nodes(nodes)
+    for number in range(2 * nodes):
+        w.place(f"p{number}", f"net-{number}")
+    refused = w.try_place("late", "other")
+
+    assert isinstance(refused, Unplaced)
+    assert refused.excluded == Excluded(conflicts=2 * nodes)
+
+
+@pytest.mark.parametrize("nodes", [1, 40])
+def test_without_a_key_every_device_is_out(nodes: int) -> None:
+    refused = many_nodes(nodes).try_place("keyless", None)
+
+    assert isinstance(refused, Unplaced)
+    assert refused.excluded == Excluded(no_keys=2 * nodes)
+
+
+def test_what_is_released_is_counted_no_more() -> None:
+    w = nics()
+    w.place("a", "A")
+    w.show(o.claim("a", "A"))
+    placed = w.try_place("b", "B")
+
+    assert isinstance(placed, Placed)
+    assert placed.excluded == Excluded()
