@@ -51,6 +51,7 @@ def main(argv: list[str]) -> int:
         calls = measure_calls(cluster, rounds)
         alone, beside = measure_reprogramming(cluster, max(20, rounds // 10))
     finally:
+        shutil.rmtree(ROOTS, ignore_errors=True)
         cluster.down()
     print(f"{'milliseconds':34}{'p50':>8}{'p99':>8}")
     for name, seconds in calls.items():
@@ -72,7 +73,7 @@ def measure_calls(cluster: Cluster, rounds: int) -> dict[str, list[float]]:
     """Seconds of each call by kind, all kinds taking turns."""
     api = KubeClient(from_kubeconfig(cluster.kubeconfig))
     seconds: dict[str, list[float]] = {}
-    with driver(cluster, "nic", "--slots=1000") as plugin:
+    with driver(cluster, "nic", "nic", "--slots=1000") as plugin:
         holder, same, other = (claim(cluster, "nic", "eth1", key) for key in ("a", "a", "b"))
         plugin.prepare(holder)
         path = f"{CLAIMS}/{other['metadata']['name']}"
@@ -94,29 +95,30 @@ def measure_calls(cluster: Cluster, rounds: int) -> dict[str, list[float]]:
 
 
 def measure_reprogramming(cluster: Cluster, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of a prepare on one FPGA, while the other is idle and while it is being programmed."""
-    with driver(cluster, "fpga", "--program-seconds=0", "--slots=1000") as plugin:
-        user = claim(cluster, "fpga", "fpga1", "loaded")
-        plugin.prepare(user)
-        alone = prepares(plugin, user, rounds)
-    with driver(cluster, "fpga", "--program-seconds=3600", "--slots=1000") as plugin:
-        slow = claim(cluster, "fpga", "fpga0", uuid.uuid4().hex)
-        waiting = plugin.start(slow)
+    """Seconds of a prepare on one FPGA while the other is idle, and in a second driver while it is busy.
+
+    The two drivers take turns.
+    """
+    slow, *users = (claim(cluster, "fpga", device, "x") for device in ("fpga0", "fpga1", "fpga1"))
+    for folder, user in zip(("idle", "busy"), users, strict=True):
+        with driver(cluster, "fpga", folder, "--program-seconds=0", "--slots=1000") as plugin:
+            plugin.prepare(user)  # its bitstream is loaded from now on
+    seconds: tuple[list[float], list[float]] = ([], [])
+    with (
+        driver(cluster, "fpga", "idle", "--program-seconds=3600", "--slots=1000") as idle,
+        driver(cluster, "fpga", "busy", "--program-seconds=3600", "--slots=1000") as busy,
+    ):
+        waiting = busy.start(slow)
         time.sleep(0.5)
-        beside = prepares(plugin, user, rounds)
+        for number in range(rounds + 3):
+            for plugin, user, times in zip((idle, busy), users, seconds, strict=True):
+                plugin.unprepare(user)
+                started = time.perf_counter()
+                plugin.prepare(user)
+                if number >= 3:
+                    times.append(time.perf_counter() - started)
         waiting.cancel()
-    return alone, beside
-
-
-def prepares(plugin: Plugin, user: dict[str, Any], rounds: int) -> list[float]:
-    """Seconds of prepares of one claim, unprepared in between; its bitstream is loaded already."""
-    seconds = []
-    for _ in range(rounds + 3):
-        plugin.unprepare(user)
-        started = time.perf_counter()
-        plugin.prepare(user)
-        seconds.append(time.perf_counter() - started)
-    return seconds[3:]
+    return seconds
 
 
 class Plugin:
@@ -191,9 +193,9 @@ ROOTS = Path(tempfile.gettempdir()) / f"bench-driver-{os.getpid()}"
 
 
 @contextmanager
-def driver(cluster: Cluster, profile: str, *flags: str) -> Iterator[Plugin]:
-    """A driver process without kubelet; one profile keeps its folders from run to run."""
-    root = ROOTS / profile
+def driver(cluster: Cluster, profile: str, folder: str, *flags: str) -> Iterator[Plugin]:
+    """A driver process without kubelet, on a folder that it finds again under the same name."""
+    root = ROOTS / folder
     root.mkdir(parents=True, exist_ok=True)
     kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, f"affinity-driver-{profile}", NODE)
     argv = [
@@ -212,5 +214,3 @@ def driver(cluster: Cluster, profile: str, *flags: str) -> Iterator[Plugin]:
         for path in root.rglob("*.sock"):
             path.unlink()
         log.close()
-        if profile == "nic" or "--program-seconds=3600" in flags:
-            shutil.rmtree(root)
