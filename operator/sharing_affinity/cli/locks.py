@@ -28,7 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add(
         "-f",
         "--filename",
-        action="append",
+        action="extend",
+        nargs="+",
         metavar="FILE",
         default=[],
         help="read files instead (- is standard input)",

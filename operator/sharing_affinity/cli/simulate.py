@@ -26,7 +26,8 @@ def add_file_arguments(parser: argparse.ArgumentParser, required: bool = True) -
     parser.add_argument(
         "-f",
         "--filename",
-        action="append",
+        action="extend",
+        nargs="+",
         required=required,
         metavar="FILE",
         help="YAML or JSON, several documents allowed, - for standard input; may be given again",

@@ -101,6 +101,16 @@ def test_output_repeats_byte_for_byte_in_every_form(cli: Cli, example: Path) -> 
         assert first[2] == ""
 
 
+@pytest.mark.parametrize("command", ["simulate", "locks"])
+def test_several_files_may_follow_one_flag(cli: Cli, command: str) -> None:
+    one, two = (str(ROOT / "examples" / name) for name in ("nic-subnet.yaml", "fpga-bitstream.yaml"))
+
+    together = cli.run(command, "-f", one, two, "-o", "json")
+
+    assert together[0] == 0
+    assert together == cli.run(command, "-f", one, "-f", two, "-o", "json")
+
+
 def test_share_ids_and_times_follow_from_the_claim_alone(cli: Cli) -> None:
     one = cli.simulate(cli.file(*BASE, o.claim("c", "A"), o.pod("p", ["c"])))
     more = [o.claim("b", "A"), o.pod("a", ["b"])]
