@@ -29,6 +29,8 @@ from sharing_affinity.engine import Applied, Engine, Options, Placed
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
+QUICK_SEEDS, QUICK_ROUNDS, ROUNDS = 15, 2, 4
+"""Seeds of every CI run, which are short so that all of them fit its time, and rounds of faults of a seed."""
 SLOTS = 3
 SUBNETS = "abc"
 FLAGS = (
@@ -81,8 +83,10 @@ def site(control_plane: Cluster, namespace: str) -> Iterator[Site]:
 
 
 def seeds() -> list[Any]:
-    quick = [pytest.param(seed, id=f"seed-{seed}") for seed in range(15)]
-    return quick + [pytest.param(seed, id=f"seed-{seed}", marks=pytest.mark.long) for seed in range(15, 200)]
+    long = (pytest.mark.long,)
+    return [
+        pytest.param(seed, id=f"seed-{seed}", marks=() if seed < QUICK_SEEDS else long) for seed in range(200)
+    ]
 
 
 class Replicas:
@@ -196,7 +200,7 @@ def test_nothing_goes_wrong(
         replicas.fill()
         eventually("a leader", replicas.leader, 60)
         workload = Workload(site, chance)
-        for _ in range(4):
+        for _ in range(QUICK_ROUNDS if seed < QUICK_SEEDS else ROUNDS):
             draw_faults(proxy, chance)
             for _ in range(chance.randint(4, 10)):
                 workload.step()
