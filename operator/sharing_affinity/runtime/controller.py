@@ -250,7 +250,7 @@ class Controller:
             started = time.perf_counter()
             self._drain(started + SLICE)
             self._follow_leadership()
-            if self._extraction_pending:
+            if self._may_extract():
                 await self._extract()
             lag = time.perf_counter() - started
             if self._may_decide():
@@ -267,7 +267,7 @@ class Controller:
     async def _wait(self) -> None:
         now = self._clock()
         self._wake_due(now)
-        if not self._inbox.empty() or self._extraction_pending or (self._ready and self._may_decide()):
+        if not self._inbox.empty() or self._may_extract() or (self._ready and self._may_decide()):
             return
         pause = 1.0
         if self._timers:
@@ -441,6 +441,10 @@ class Controller:
             log.debug("views not swept", problem=str(error))
 
     # Extraction and decisions.
+
+    def _may_extract(self) -> bool:
+        # In the middle of a list nothing is decided: what the list brings is evaluated together, at its end.
+        return self._extraction_pending and not self._listing
 
     async def _extract(self) -> None:
         # In a thread, since one evaluation may take as long as its cost limit lets it: the interpreter
