@@ -244,11 +244,19 @@ class Replica:
             self.failed.set_exception(RuntimeError(f"{task.get_name()} ended"))
 
     async def _settle_memory(self) -> None:
-        """Once all caches are filled, keep the collector from walking them again and again."""
-        while not all(feed.synced for feed in self.feeds):  # noqa: ASYNC110 - nine conditions, once
-            await asyncio.sleep(0.5)
-        gc.collect()
-        gc.freeze()
+        """Leave the collector out while the caches are filled, and what they hold out of it afterwards.
+
+        What is frozen is not looked at first: that alone would hold the loop for a quarter of a second.
+        """
+        gc.disable()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(60.0):
+                    while not all(feed.synced for feed in self.feeds):  # noqa: ASYNC110 - nine, once
+                        await asyncio.sleep(0.1)
+        finally:
+            gc.freeze()
+            gc.enable()
 
 
 def _now() -> datetime.datetime:
