@@ -58,17 +58,25 @@ class Cluster:
 
     `kubeconfig` is the administrator's; `url` is the API server's address as the host reaches it;
     `kubernetes` is the minor version ("1.37"); `folder` is a place for files of this cluster, gone after
-    `down`.
+    `down`. `ours` is False for a user's own cluster, which outlives us: leave it as it was.
     """
 
     def __init__(
-        self, name: str, kubernetes: str, kubeconfig: Path, kubectl: Path, folder: Path, backend: Backend
+        self,
+        name: str,
+        kubernetes: str,
+        kubeconfig: Path,
+        kubectl: Path,
+        folder: Path,
+        backend: Backend,
+        ours: bool = True,
     ) -> None:
         self.name = name
         self.kubernetes = kubernetes
         self.kubeconfig = kubeconfig
         self.folder = folder
         self.backend = backend
+        self.ours = ours
         self.api = ApiClient(kubeconfig)
         self.url = self.api.url
         self._kubectl = kubectl

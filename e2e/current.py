@@ -7,13 +7,13 @@ way of writing a kubeconfig.
 """
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from e2e import paths
+from e2e import paths, processes
 from e2e.cluster import Cluster, NodePaths
 from e2e.errors import ClusterError
 
@@ -23,30 +23,24 @@ FOLDER = "current"
 class CurrentBackend:
     """The user's cluster: only the API, and processes on this host."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
         self._folder = folder
+        self._nodes = nodes
 
     def nodes(self) -> Sequence[NodePaths]:
-        return []
+        """Nodes that take pods of everybody; the folders are those a DaemonSet mounts."""
+        root = Path("/var/lib/kubelet")
+        return [
+            NodePaths(node, "", root, root / "plugins", root / "plugins_registry", Path("/var/run/cdi"))
+            for node in self._nodes
+        ]
 
     def enter(
         self, argv: Sequence[str], env: Mapping[str, str], log: Path | None, machine: str | None
     ) -> subprocess.Popen[bytes]:
         if machine is not None:
             raise ClusterError(f"processes cannot be started on {machine} from here: run them in pods")
-        environment = {"PATH": os.environ.get("PATH", os.defpath), **env}
-        if log is None:
-            return subprocess.Popen(
-                argv,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        return processes.on_host(argv, env, log)
 
     def kill(self, component: str, patience: float) -> None:
         raise self._refused(f"ending {component}")
@@ -87,11 +81,28 @@ def attach() -> Cluster:
     kubeconfig.touch(mode=0o600)
     kubeconfig.write_text(run.stdout)
     name = json.loads(run.stdout)["current-context"]
-    version = subprocess.run(
-        [kubectl, "get", "--raw=/version"], capture_output=True, text=True, timeout=30, check=False
-    )
-    if version.returncode:
-        raise ClusterError(f"context {name} does not answer: {version.stderr.strip()}")
-    answer = json.loads(version.stdout)
+    answer = json.loads(_kubectl(kubectl, name, "get", "--raw=/version"))
     minor = f"{answer['major']}.{answer['minor'].rstrip('+')}"
-    return Cluster(name, minor, kubeconfig, Path(kubectl), folder, CurrentBackend(folder))
+    nodes = open_nodes(json.loads(_kubectl(kubectl, name, "get", "nodes", "--output=json"))["items"])
+    backend = CurrentBackend(folder, nodes)
+    return Cluster(name, minor, kubeconfig, Path(kubectl), folder, backend, ours=False)
+
+
+def open_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the Ready nodes that are schedulable and keep no pod away by a taint."""
+    return sorted(
+        node["metadata"]["name"]
+        for node in nodes
+        if not node["spec"].get("unschedulable")
+        and not any(t["effect"] != "PreferNoSchedule" for t in node["spec"].get("taints") or [])
+        and any(
+            c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions") or []
+        )
+    )
+
+
+def _kubectl(kubectl: str, context: str, *arguments: str) -> str:
+    run = subprocess.run([kubectl, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    if run.returncode:
+        raise ClusterError(f"context {context} does not answer: {run.stderr.strip()}")
+    return run.stdout

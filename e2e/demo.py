@@ -150,7 +150,7 @@ def claim_template(name: str, subnet: str | None) -> dict[str, Any]:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name, "namespace": "default"},
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": "demo"}},
         "spec": {"spec": {"devices": {"requests": [request], "config": [config]}}},
     }
 

@@ -59,13 +59,19 @@ def install(cluster: Cluster, node: NodePaths, driver_flags: tuple[str, ...]) ->
 
 
 class AsPods:
-    """From the manifests, by Server-Side Apply; images are loaded into the nodes first."""
+    """From the manifests, by Server-Side Apply; images are loaded into the nodes first.
+
+    A user's own cluster has to have the images already (`python -m e2e images` makes them), and all that was
+    applied to it is deleted again.
+    """
 
     def __init__(self, cluster: Cluster, node: NodePaths) -> None:
         self._cluster = cluster
         self._node = node
-        for application in (archives.OPERATOR, archives.DRIVER):
-            cluster.load(archives.application_archive(application))
+        self._applied: list[dict[str, Any]] = []
+        if cluster.ours:
+            for application in (archives.OPERATOR, archives.DRIVER):
+                cluster.load(archives.application_archive(application))
         self._apply("../crds")
 
     def driver(self, *flags: str) -> None:
@@ -98,7 +104,13 @@ class AsPods:
         return f"kill -9 {killed}" if killed else f"kubectl {' '.join(arguments)}"
 
     def close(self) -> None:
-        pass
+        if self._cluster.ours:
+            return
+        # Pods first, while the driver can still unprepare their claims.
+        self._cluster.kubectl("delete", "pods,resourceclaimtemplates", "--selector=app=demo", timeout=180)
+        for obj in reversed(self._applied):
+            with suppress(ApiError):
+                self._cluster.request("DELETE", self._cluster.api.resource_path(obj))
 
     def _apply(self, overlay: str, *flags: str) -> None:
         """Apply a folder of the manifests; `flags` are appended to the program's in its workload. The driver
@@ -113,6 +125,7 @@ class AsPods:
                     pod["containers"][0]["args"] += flags
                 if obj["kind"] == "DaemonSet":
                     pod["nodeSelector"] = {"kubernetes.io/hostname": self._node.name}
+        self._applied += objects
         self._cluster.apply(*objects)
 
     def _rollout(self, workload: str, selector: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from e2e import paths, versions
+from e2e import paths, processes, versions
 from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.errors import ClusterError
 from e2e.images import archives
@@ -168,19 +168,7 @@ class KindBackend:
     ) -> subprocess.Popen[bytes]:
         if machine is not None:
             raise ClusterError(f"processes cannot be started on {machine} from here: run them in pods")
-        environment = {"PATH": os.environ.get("PATH", os.defpath), **env}
-        if log is None:
-            return subprocess.Popen(
-                argv,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        return processes.on_host(argv, env, log)
 
     def kill(self, component: str, patience: float) -> None:
         for command in kill_commands(self._name, component, patience):

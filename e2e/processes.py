@@ -64,6 +64,17 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.
         )
 
 
+def on_host(argv: Sequence[str], env: Mapping[str, str], log: Path | None) -> subprocess.Popen[bytes]:
+    """Start a process that belongs to no cluster folder; output goes to `log`, else to a pipe."""
+    environment = {"PATH": os.environ.get("PATH", os.defpath), **env}
+    if log is None:
+        return subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    with log.open("ab") as output:
+        return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
 def find(folder: Path) -> list[Process]:
     """Every live process that carries the mark of this cluster, zombies excepted."""
     mark = f"{MARK}={folder}".encode()

@@ -14,6 +14,7 @@ import tarfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from e2e import (
     backends,
     build,
     controlplane,
+    current,
     debian,
     hostprograms,
     images,
@@ -402,3 +404,18 @@ def test_alternatives_of_a_dependency_are_not_all_taken() -> None:
     lines = ["p", "  Depends: liba", " |Depends: debconf", "  Depends: cdebconf", "  PreDepends: libb:any"]
     text = "\n".join([*lines, "  Depends: <virtual>"])
     assert debian._first_alternatives(text) == {"liba", "debconf", "libb"}
+
+
+def test_only_open_nodes_of_a_users_cluster_are_used() -> None:
+    def node(name: str, ready: str = "True", **spec: Any) -> dict[str, Any]:
+        conditions = [{"type": "Ready", "status": ready}]
+        return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": conditions}}
+
+    nodes = [
+        node("b"),
+        node("a", taints=[{"key": "k", "effect": "PreferNoSchedule"}]),
+        node("control-plane", taints=[{"key": "k", "effect": "NoSchedule"}]),
+        node("cordoned", unschedulable=True),
+        node("down", "False"),
+    ]
+    assert current.open_nodes(nodes) == ["a", "b"]
