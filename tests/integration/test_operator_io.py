@@ -22,7 +22,7 @@ from e2e.cluster import Cluster
 from e2e.errors import ApiError as ClusterApiError
 from sharing_affinity.api.record import Record, RecordedResult, decode
 from sharing_affinity.engine import ClaimWrite, Release
-from sharing_affinity.runtime import wire
+from sharing_affinity.runtime import preflight, wire
 from sharing_affinity.runtime.client import Client, Login, NoAnswerError
 from sharing_affinity.runtime.kinds import CLAIMS, METADATA, Kind
 from sharing_affinity.runtime.lease import Elector, Timing
@@ -685,6 +685,12 @@ async def test_a_kind_that_is_not_served_is_empty_when_it_is_optional(control_pl
         assert {type(change) for change in seen} == {ListBegun, ListEnded}
         assert isinstance(seen[-1], ListEnded)
         task.cancel()
+
+
+async def test_a_lost_answer_does_not_end_a_replica_that_starts(client: Client, proxy: FaultProxy) -> None:
+    proxy.add(Rule("POST", "/selfsubjectaccessreviews", reset="after", times=2))
+
+    assert (await preflight.check(client, SYSTEM)).startswith("v1.")
 
 
 async def test_a_refused_connection_is_survived(client: Client, claims: Claims, proxy: FaultProxy) -> None:

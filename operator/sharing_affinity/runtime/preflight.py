@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import structlog
+
 from sharing_affinity.api import names
-from sharing_affinity.runtime.client import ApiError, Client
+from sharing_affinity.runtime.client import ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.kinds import FEEDS
 
 FLOOR: Final = (1, 36)
@@ -39,12 +41,33 @@ _NEEDED: Final = (
 )
 
 
+_PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
+
+log = structlog.get_logger("preflight")
+
+
 class UnfitServerError(Exception):
     """The server cannot carry the product, or we lack permissions; one problem per line."""
 
 
 async def check(client: Client, namespace: str) -> str:
-    """Return the server's version, or raise `UnfitServerError` naming everything that is in the way."""
+    """Return the server's version, or raise `UnfitServerError` naming everything that is in the way.
+
+    Nothing is changed by it, so a request whose answer got lost is simply made again, a few times: one cut
+    connection must not end a replica that starts. A server that cannot be reached at all is told at once.
+    """
+    for pause in _PAUSES:
+        try:
+            return await _check(client, namespace)
+        except NoAnswerError as error:
+            if not error.sent:
+                raise
+            log.warning("asking the API server again", problem=str(error))
+        await asyncio.sleep(pause)
+    return await _check(client, namespace)
+
+
+async def _check(client: Client, namespace: str) -> str:
     version = await client.request("GET", "/version")
     problems = [*version_problems(version)]
     if not problems:
