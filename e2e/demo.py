@@ -26,7 +26,6 @@ from e2e.kubelets import Kubelet, kubelet_of
 from e2e.product import METADATA, NIC_DRIVER, command
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default"
-PODS = "/api/v1/namespaces/default/pods"
 CLASS = "shared-nic.sharingaffinity.dev"
 SHOWN = ("NIC_DEVICE", "NIC_SUBNET", "NIC_SHARE_ID")
 

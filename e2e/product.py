@@ -6,17 +6,17 @@ and the admission policies that ship, without building images first.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import yaml
 
 from e2e import local
 from e2e.cluster import Cluster, NodePaths, wait_for
@@ -27,6 +27,7 @@ MANIFESTS = ROOT / "manifests"
 NAMESPACE = "sharing-affinity-system"
 OPERATOR_ACCOUNT = "sharing-affinity-operator"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/sharing-affinity-operator"
+WORKLOADS = ("Deployment", "DaemonSet", "PodDisruptionBudget")
 METADATA = "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices"
 NIC_DRIVER = "nic.sharingaffinity.dev"
 PYTHON_PATH = f"{ROOT / 'operator'}:{ROOT / 'driver'}"
@@ -91,23 +92,8 @@ class Product:
         """``kubectl apply -k`` of each folder under ``manifests/``, without the workloads in them, whose
         processes run here."""
         for overlay in overlays:
-            self._apply(self.cluster.kubectl("kustomize", str(MANIFESTS / overlay)))
-
-    def _apply(self, rendered: str) -> None:
-        kept = [
-            document
-            for document in re.split(r"(?m)^---\s*$", rendered)
-            if not re.search(r"(?m)^kind: (Deployment|DaemonSet|PodDisruptionBudget)$", document)
-        ]
-        # Objects of kinds that the same call defines have to wait until their definition is served.
-        for attempt in range(5):
-            try:
-                self.cluster.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(kept))
-                return
-            except ClusterError as error:
-                if attempt == 4 or "no matches for kind" not in str(error):
-                    raise
-                time.sleep(0.5)
+            rendered = yaml.safe_load_all(self.cluster.kubectl("kustomize", str(MANIFESTS / overlay)))
+            self.cluster.apply(*(obj for obj in rendered if obj and obj["kind"] not in WORKLOADS))
 
     # -- the operator -------------------------------------------------------------------------------------
 
