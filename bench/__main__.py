@@ -7,6 +7,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
+from e2e import interrupts
+
 
 def main(argv: list[str]) -> int:
     """Run one benchmark, or list them."""
@@ -18,7 +20,12 @@ def main(argv: list[str]) -> int:
             doc = importlib.import_module(f"bench.{name}").__doc__ or ""
             print(f"{name:12} {doc.strip().splitlines()[0]}")
         return 0 if not argv else 2
-    return int(importlib.import_module(f"bench.{argv[0]}").main(argv[1:]))
+    interrupts.end_in_order()
+    try:
+        return int(importlib.import_module(f"bench.{argv[0]}").main(argv[1:]))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

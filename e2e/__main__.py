@@ -2,13 +2,11 @@
 
 import argparse
 import dataclasses
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
-from e2e import backends, build, local, node, paths, processes, versions
+from e2e import backends, build, interrupts, local, node, paths, processes, versions
 from e2e.errors import ClusterError
 from e2e.images import archives
 from e2e.options import Options
@@ -19,8 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     interrupted).
     """
     args = _parser().parse_args(argv)
-    for sig in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sig, _interrupt)
+    interrupts.end_in_order()
     try:
         code: int = args.run(args)
     except ClusterError as error:
@@ -30,10 +27,6 @@ def main(argv: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return code
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

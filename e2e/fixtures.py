@@ -8,16 +8,13 @@ running, with the tests' namespaces deleted.
 
 import os
 import re
-import signal
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
-from e2e import backends, local, paths
+from e2e import backends, interrupts, local, paths
 from e2e.cluster import Cluster
 from e2e.errors import ApiError
 
@@ -32,18 +29,6 @@ def _sweep() -> None:
             local.down(folder.name)
 
 
-def _end_in_order() -> None:
-    """A session that is told to end (make, a CI job's cancellation) still takes its clusters down."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is threading.main_thread():
-        for sig in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(sig) == signal.SIG_DFL:
-                signal.signal(sig, interrupt)
-
-
 def _session_cluster(options: local.Options) -> Iterator[Cluster]:
     attached = os.environ.get("E2E_ATTACH")
     if attached:
@@ -55,7 +40,7 @@ def _session_cluster(options: local.Options) -> Iterator[Cluster]:
 
 
 def _started(options: local.Options) -> Iterator[Cluster]:
-    _end_in_order()
+    interrupts.end_in_order()
     _sweep()
     cluster = local.up(options)
     try:

@@ -1,12 +1,10 @@
 """One run on a cluster of its own: bring it up, play, take it down, whatever way the run ends."""
 
-import signal
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
 
-from e2e import backends
+from e2e import backends, interrupts
 from e2e.cluster import Cluster
 from e2e.errors import ClusterError
 from e2e.options import Options
@@ -20,7 +18,7 @@ def run(choice: str, name: str, play: Callable[[Cluster], None], *, keep: bool) 
     `auto` is the most real one this host can have, `control-plane` a local one without kubelets. Returns the
     exit code: 0 good, 1 when `play` or the cluster failed, 130 when interrupted.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.end_in_order()
     try:
         backend, nodes = _chosen(choice)
         start = time.monotonic()
@@ -60,7 +58,3 @@ def _shape(cluster: Cluster) -> str:
     nodes = len(cluster.nodes())
     kind = f"{nodes} nodes" if nodes else "a control plane without kubelets"
     return f"Kubernetes {cluster.kubernetes}, {kind}"
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
