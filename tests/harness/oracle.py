@@ -1,8 +1,7 @@
 """The one Python client of the Go oracle in ``tests/oracle``.
 
 The oracle answers with upstream's own code (cel-go, Kubernetes' CEL environments, the structured allocator).
-It is built at most once per content: the binary lies in the user's cache under a key made of its sources,
-its pins and the Go version, so test runs and test processes share it. A process speaks JSON lines; requests
+It is built at most once per content (``harness.gobuild``). A process speaks JSON lines; requests
 are pipelined by a writer thread, because waiting for each answer would cost more than the answers. Every read
 has a deadline: a hanging oracle fails a test, it does not hang it.
 """
@@ -10,8 +9,6 @@ has a deadline: a hanging oracle fails a test, it does not hang it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import queue
 import subprocess
@@ -20,11 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from e2e import paths, toolchain
-from e2e.errors import ClusterError
+from harness import gobuild
 
 SOURCES = Path(__file__).resolve().parent.parent / "oracle"
-BUILD_TIMEOUT_S = 1500.0
 ANSWER_TIMEOUT_S = 60.0
 
 
@@ -32,52 +27,17 @@ class OracleError(Exception):
     """The oracle could not be built, died, was late, or could not answer a request."""
 
 
-def _go() -> tuple[str, dict[str, str]]:
-    """The Go that also builds the clusters (PATH, else the wheel), and its environment: one build cache."""
-    try:
-        go = toolchain.find_go()
-    except ClusterError as error:
-        raise OracleError(str(error)) from None
-    return str(go), dict(toolchain.environment(go))
-
-
 def build() -> Path:
-    """Build the oracle unless this very content is built already; return the path of the binary."""
-    go, environment = _go()
-    digest = hashlib.sha256()
-    digest.update(
-        subprocess.run([go, "version"], env=environment, check=True, capture_output=True, timeout=60).stdout
-    )
-    for path in sorted([*SOURCES.glob("*.go"), SOURCES / "go.mod", SOURCES / "go.sum"]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    directory = paths.cache_dir() / "oracle" / digest.hexdigest()[:24]
-    binary = directory / "oracle"
-    if binary.exists():
-        return binary
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if binary.exists():
-            return binary
-        temporary = directory / "oracle.new"
-        done = subprocess.run(
-            [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", str(temporary), "."],
-            cwd=SOURCES,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise OracleError(f"go build failed:\n{done.stdout}{done.stderr}")
-        temporary.replace(binary)
-    return binary
+    """The oracle's binary, built unless this very content is built already."""
+    try:
+        return gobuild.build(SOURCES)
+    except gobuild.BuildError as error:
+        raise OracleError(str(error)) from None
 
 
 def module_directory(module: str) -> Path:
     """Where the module cache holds the sources of ``module`` (one of the oracle's own pins)."""
-    go, environment = _go()
+    go, environment = gobuild.go()
     done = subprocess.run(
         [go, "mod", "download", "-json", module],
         cwd=SOURCES,

@@ -1,13 +1,11 @@
 """The loop that keeps the API server at what the driver offers.
 
-One thread lists, plans and writes; one watch thread per resource wakes it when something of ours changes:
-the kubelet's wipe, somebody's edit, our own writes (which then find nothing to do). A resync covers what a
-watch misses. Errors are never fatal here: they are logged, counted, and tried again with back-off.
+A pass lists, plans and writes. What changes meanwhile wakes the loop: the kubelet's wipe, somebody's edit,
+our own writes (which then find nothing to do).
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +20,12 @@ from affinity_driver.kube import Api, ApiError
 
 from .desired import METADATA_SLICES, RESOURCE_SLICES, Fence, Member, Pool, members
 from .diff import Verb, Write, fence_ages, keep_fence_age, plan, unfenced_in_use
+from .loop import Loop
 from .semantic import differences, gates_of
 from .validate import problems
 
-WATCH_SECONDS = 300
-MAX_BACKOFF = 60.0
 MAX_MESSAGE = 4096
 MANY_FAILURES = 5
-COALESCE = 0.05
 CALM_RENEWALS, CALM_WINDOW, CALM_SECONDS = 6, 60.0, 15.0
 """After six renewals within a minute each further one waits 15 s: each costs every scheduler a look."""
 
@@ -92,9 +88,8 @@ class Publisher:
         self._pool = pool
         self._observer = observer
         self._options = options
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
+        watched = dict.fromkeys((RESOURCE_SLICES, METADATA_SLICES), self._selector)
+        self._loop = Loop(api, "publish", self.sync, watched, self._failed, self._calm)
         self._fenced_since: dict[str, str] = {}
         self._settled_at: float | None = None
         self._as_stored: dict[tuple[str, str], tuple[JsonObject, JsonObject]] = {}
@@ -105,28 +100,21 @@ class Publisher:
 
     def start(self) -> None:
         """Start publishing and watching."""
-        self._threads = [threading.Thread(target=self._run, name="publish", daemon=True)]
-        for path in (RESOURCE_SLICES, METADATA_SLICES):
-            name = f"watch-{path.rpartition('/')[2]}"
-            self._threads.append(threading.Thread(target=self._watch, args=(path,), name=name, daemon=True))
-        for thread in self._threads:
-            thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop. What is published stays: deleting it would make pods unschedulable at each restart of the
         driver.
         """
-        self._stopping.set()
-        self._wake.set()
+        self._loop.stop()
 
     def join(self, seconds: float) -> None:
         """After ``stop``: wait for a pass in progress, at most so many seconds."""
-        if self._threads:
-            self._threads[0].join(seconds)
+        self._loop.join(seconds)
 
     def wake(self) -> None:
         """Ask for a pass now."""
-        self._wake.set()
+        self._loop.wake()
 
     def sync(self) -> float:
         """One pass; the seconds until the next one is due. Raises ApiError; reports DroppedFieldsError
@@ -251,55 +239,24 @@ class Publisher:
             self._log.error("cannot publish as wanted", reason=reason, problem=message)
             self._observer.problem(reason, message)
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                pause = self.sync()
-                failures = 0
-            except ApiError as error:
-                failures += 1
-                self._observer.publish_failed()
-                pause = 0.2 if error.code == 409 and failures < 5 else min(MAX_BACKOFF, 0.5 * 2**failures)
-                self._log.warning("publishing failed, will retry", error=str(error), seconds=pause)
-                if failures == MANY_FAILURES:
-                    self._report("PublishFailing", f"devices cannot be published: {error}")
-            except Exception:
-                failures += 1
-                self._observer.publish_failed()
-                pause = min(MAX_BACKOFF, 0.5 * 2**failures)
-                self._log.exception("publishing failed unexpectedly, will retry", seconds=pause)
-            if self._wake.wait(pause):
-                # Changes come in bursts: the kubelet's wipe, our own writes. One pass for all of them.
-                self._stopping.wait(min(pause, 1.0) if failures else COALESCE)
-            if self._somebody_fights():
-                self._report("SlicesContested", "something else keeps changing this driver's slices")
-                self._stopping.wait(CALM_SECONDS)
+    def _failed(self, error: Exception, times: int) -> None:
+        self._observer.publish_failed()
+        if times == MANY_FAILURES and isinstance(error, ApiError):
+            self._report("PublishFailing", f"devices cannot be published: {error}")
 
-    def _somebody_fights(self) -> bool:
-        """Whether the pool was renewed so often lately that somebody must be undoing it each time."""
+    def _calm(self) -> float:
+        """Seconds to stay calm: the pool was renewed so often lately that somebody must be undoing it each
+        time.
+        """
         full = len(self._renewals) == CALM_RENEWALS
-        return full and time.monotonic() - self._renewals[0] < CALM_WINDOW
+        if not full or time.monotonic() - self._renewals[0] >= CALM_WINDOW:
+            return 0.0
+        self._report("SlicesContested", "something else keeps changing this driver's slices")
+        return CALM_SECONDS
 
-    def _watch(self, collection: str) -> None:
-        failures = 0
-        while not self._stopping.is_set():
-            try:
-                pool = self._pool()
-                query = {"fieldSelector": f"spec.driver={pool.driver},spec.nodeName={pool.node}"}
-                # Without a resourceVersion the watch begins with what is there: one wake-up too many, none
-                # missed.
-                for event in self._api.watch(collection, query, WATCH_SECONDS):
-                    failures = 0
-                    if self._stopping.is_set():
-                        return
-                    if event.type != "BOOKMARK":
-                        self._wake.set()
-            except ApiError as error:
-                failures += 1
-                self._log.debug("watch ended", collection=collection, error=str(error))
-            self._stopping.wait(min(MAX_BACKOFF, 0.2 * 2**failures))
+    def _selector(self) -> str:
+        pool = self._pool()
+        return f"spec.driver={pool.driver},spec.nodeName={pool.node}"
 
 
 def _sans_generation(body: JsonObject) -> JsonObject:
