@@ -32,7 +32,7 @@ from affinity_driver.proto import dra_v1_pb2 as dra
 from e2e import local
 from e2e.cluster import Cluster, wait_for
 from e2e.options import Options
-from e2e.product import NAMESPACE, PYTHON_PATH, Product
+from e2e.product import DRIVER_NAMESPACE, PYTHON_PATH, Product
 
 NODE = "bench-node"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -197,7 +197,7 @@ def driver(cluster: Cluster, profile: str, folder: str, *flags: str) -> Iterator
     """A driver process without kubelet, on a folder that it finds again under the same name."""
     root = ROOTS / folder
     root.mkdir(parents=True, exist_ok=True)
-    kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, f"affinity-driver-{profile}", NODE)
+    kubeconfig = cluster.service_account_kubeconfig(DRIVER_NAMESPACE, f"affinity-driver-{profile}", NODE)
     argv = [
         *(sys.executable, "-m", "affinity_driver", "run", f"--profile={profile}", f"--node-name={NODE}"),
         *(f"--kubeconfig={kubeconfig}", f"--kubelet-root-dir={root}", f"--cdi-dir={root / 'cdi'}"),

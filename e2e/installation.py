@@ -8,6 +8,7 @@ the same ServiceAccounts (`e2e.product`).
 import functools
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,12 +19,14 @@ from e2e import product
 from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.errors import ApiError, ClusterError
 from e2e.images import archives
-from e2e.product import NAMESPACE, Process, Product
+from e2e.product import DRIVER_NAMESPACE, NAMESPACE, Process, Product
 
 LEASE = ("--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5")
 """A takeover within seconds instead of the default's quarter of a minute."""
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-OPERATOR_LABEL = "app.kubernetes.io/name=sharing-affinity-operator"
+OPERATOR = "sharing-affinity-operator"
+WEBHOOK = "sharing-affinity-webhook"
+NIC = "affinity-driver-nic"
+NAME_LABEL = "app.kubernetes.io/name"
 
 
 class Installation(Protocol):
@@ -62,27 +65,30 @@ class AsPods:
     """From the manifests, by Server-Side Apply; images are loaded into the nodes first.
 
     A user's own cluster has to have the images already (`python -m e2e images` makes them), and all that was
-    applied to it is deleted again.
+    applied to it is deleted again. ``manifests`` may be those
+    of another revision, whose images are then loaded by the caller (``images`` False).
     """
 
-    def __init__(self, cluster: Cluster, node: NodePaths) -> None:
+    def __init__(
+        self, cluster: Cluster, node: NodePaths, manifests: Path = product.MANIFESTS, images: bool = True
+    ) -> None:
         self._cluster = cluster
         self._node = node
+        self._manifests = manifests
         self._applied: list[dict[str, Any]] = []
-        if cluster.ours:
+        if cluster.ours and images:
             for application in (archives.OPERATOR, archives.DRIVER):
                 cluster.load(archives.application_archive(application))
         self._apply("../crds")
 
     def driver(self, *flags: str) -> None:
         self._apply("driver-nic", *flags)
-        selector = "app.kubernetes.io/name=affinity-driver-nic"
-        self._rollout("daemonset/affinity-driver-nic", selector)
+        self._rollout("daemonset", NIC, DRIVER_NAMESPACE)
         product.wait_published(self._cluster, self._node.name, "nic", "--no-affinity" not in flags)
 
-    def operators(self) -> None:
-        self._apply("overlays/default", *LEASE)
-        self._rollout("deployment/sharing-affinity-operator", OPERATOR_LABEL)
+    def operators(self, *flags: str) -> None:
+        self._apply("overlays/default", *LEASE, *flags)
+        self._rollout("deployment", OPERATOR, NAMESPACE)
         wait_for("one of the operators leads", self._leader_or_none, 30)
 
     def leader(self) -> str:
@@ -90,14 +96,18 @@ class AsPods:
 
     def _leader_or_none(self) -> str | None:
         """The pod whose name the Lease's holder starts with; a pod that is gone leads no more."""
-        pods = self._cluster.request("GET", f"{PODS}?labelSelector={OPERATOR_LABEL}")["items"]
         holder = product.lease_holder(self._cluster)
-        names = [p["metadata"]["name"] for p in pods if "deletionTimestamp" not in p["metadata"]]
-        return next((name for name in names if holder.startswith(name)), None)
+        return next((name for name in self.pods(NAMESPACE, OPERATOR) if holder.startswith(name)), None)
+
+    def pods(self, namespace: str, name: str) -> list[str]:
+        """The pods of a workload that are not on their way out."""
+        path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={NAME_LABEL}={name}"
+        found = self._cluster.request("GET", path)["items"]
+        return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def kill_leader(self) -> str:
         name = self.leader()
-        killed = _kill_container(name)
+        killed = kill_container(name)
         # The kubelet would start the container again at once; the story wants to see the other replica.
         arguments = ("delete", "pod", name, "--namespace", NAMESPACE, "--grace-period=0", "--force")
         self._cluster.kubectl(*arguments)
@@ -108,14 +118,28 @@ class AsPods:
             return
         # Pods first, while the driver can still unprepare their claims.
         self._cluster.kubectl("delete", "pods,resourceclaimtemplates", "--selector=app=demo", timeout=180)
-        for obj in reversed(self._applied):
+        self._delete(self._applied)
+
+    def stop(self) -> None:
+        """Delete what runs, and wait until it is gone; rights, policies and custom resources stay."""
+        kinds = (*product.WORKLOADS, "ValidatingWebhookConfiguration")
+        self._delete([obj for obj in self._applied if obj["kind"] in kinds])
+        for namespace, name in ((NAMESPACE, OPERATOR), (NAMESPACE, WEBHOOK), (DRIVER_NAMESPACE, NIC)):
+            path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={NAME_LABEL}={name}"
+            wait_for(f"no {name} runs", functools.partial(self._none, path), 60)
+
+    def _none(self, path: str) -> bool:
+        return not self._cluster.request("GET", path)["items"]
+
+    def _delete(self, objects: Sequence[dict[str, Any]]) -> None:
+        for obj in reversed(objects):
             with suppress(ApiError):
                 self._cluster.request("DELETE", self._cluster.api.resource_path(obj))
 
     def _apply(self, overlay: str, *flags: str) -> None:
         """Apply a folder of the manifests; `flags` are appended to the program's in its workload. The driver
         is kept to the story's node."""
-        rendered = self._cluster.kubectl("kustomize", str(product.MANIFESTS / overlay))
+        rendered = self._cluster.kubectl("kustomize", str(self._manifests / overlay))
         objects: list[dict[str, Any]] = [obj for obj in yaml.safe_load_all(rendered) if obj]
         for obj in objects:
             if obj["kind"] in ("Deployment", "DaemonSet"):
@@ -128,16 +152,17 @@ class AsPods:
         self._applied += objects
         self._cluster.apply(*objects)
 
-    def _rollout(self, workload: str, selector: str) -> None:
+    def _rollout(self, kind: str, name: str, namespace: str) -> None:
         try:
-            arguments = ("rollout", "status", workload, "--namespace", NAMESPACE, "--timeout=120s")
+            arguments = ("rollout", "status", f"{kind}/{name}", "--namespace", namespace, "--timeout=120s")
             self._cluster.kubectl(*arguments, timeout=130)
         except ClusterError as error:
-            pods = self._cluster.kubectl("describe", "pods", "--namespace", NAMESPACE, "--selector", selector)
+            selector = f"--selector={NAME_LABEL}={name}"
+            pods = self._cluster.kubectl("describe", "pods", "--namespace", namespace, selector)
             raise ClusterError(f"{error}\n{pods}") from None
 
 
-def _kill_container(pod: str) -> int | None:
+def kill_container(pod: str) -> int | None:
     """SIGKILL for the program of a pod whose node is on this host, so that it cannot hand anything over.
 
     Its container is known by the host name in its environment. None where this user cannot see or end it.

@@ -25,6 +25,7 @@ from e2e.errors import ClusterError
 ROOT = Path(__file__).parent.parent
 MANIFESTS = ROOT / "manifests"
 NAMESPACE = "sharing-affinity-system"
+DRIVER_NAMESPACE = "sharing-affinity-drivers"
 OPERATOR_ACCOUNT = "sharing-affinity-operator"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/sharing-affinity-operator"
 WORKLOADS = ("Deployment", "DaemonSet", "PodDisruptionBudget")
@@ -113,7 +114,7 @@ class Product:
         """Start the mock driver on one node, and wait until it has published its devices (and its metadata,
         unless ``flags`` say ``--no-affinity``)."""
         account = f"affinity-driver-{profile}"
-        kubeconfig = self.cluster.service_account_kubeconfig(NAMESPACE, account, node=node.name)
+        kubeconfig = self.cluster.service_account_kubeconfig(DRIVER_NAMESPACE, account, node=node.name)
         argv = [
             *(sys.executable, "-m", "affinity_driver", "run", f"--profile={profile}"),
             *(f"--node-name={node.name}", f"--kubeconfig={kubeconfig}"),

@@ -1,7 +1,7 @@
 """The KEP's end-to-end items: driver, operator, kube-scheduler and kubelets, all real.
 
-Operator and driver run as processes with the manifests' ServiceAccounts; one node has the devices, two NICs.
-Every test leaves the node without pods and claims.
+Operator, webhook and driver run as pods from the shipped manifests; one node has the devices, two NICs. Every
+test leaves the node without pods and claims.
 """
 
 import json
@@ -14,11 +14,11 @@ import pytest
 from e2e import demo, images, product
 from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.errors import ApiError
-from e2e.product import Process, Product
+from e2e.installation import AsPods
 
 pytestmark = pytest.mark.e2e
 
-OPERATOR = ("--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5", "--fence-settle=1")
+SETTLE = "--fence-settle=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Scene:
     """A cluster with the product, and a namespace for pods."""
 
     cluster: Cluster
-    product: Product
+    product: AsPods
     namespace: str
 
     @property
@@ -91,17 +91,19 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def installed(two_nodes: Cluster) -> Iterator[Product]:
-    with Product(two_nodes) as product_:
-        product_.install("overlays/local", "driver-nic")
-        product_.operator("operator", *OPERATOR)
-        yield product_
+def installed(two_nodes: Cluster) -> Iterator[AsPods]:
+    made = AsPods(two_nodes, two_nodes.node("node-a"))
+    try:
+        made.operators(SETTLE)
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture
-def open_scene(installed: Product, namespace: str) -> Iterator[Scene]:
-    """Without a driver yet."""
-    scene = Scene(installed.cluster, installed, namespace)
+def open_scene(two_nodes: Cluster, installed: AsPods, namespace: str) -> Iterator[Scene]:
+    """Whatever the driver publishes now, if one runs."""
+    scene = Scene(two_nodes, installed, namespace)
     yield scene
     pods = scene.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     if pods:
@@ -109,18 +111,14 @@ def open_scene(installed: Product, namespace: str) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def scene(open_scene: Scene) -> Iterator[Scene]:
+def scene(open_scene: Scene) -> Scene:
     """With the driver on node-a, joined and fenced."""
-    driver = start_driver(open_scene)
-    yield open_scene
-    pods = open_scene.get(f"/api/v1/namespaces/{open_scene.namespace}/pods")["items"]
-    if pods:
-        open_scene.delete(*(p["metadata"]["name"] for p in pods))
-    driver.stop()
+    start_driver(open_scene)
+    return open_scene
 
 
-def start_driver(scene: Scene) -> Process:
-    driver = scene.product.driver(scene.node, "--fence-settle=1")
+def start_driver(scene: Scene) -> None:
+    scene.product.driver(SETTLE)
 
     def joined() -> bool:
         slices = scene.get(product.METADATA)["items"]
@@ -137,7 +135,6 @@ def start_driver(scene: Scene) -> Process:
         )
 
     wait_for("the pool is joined", joined, 60)
-    return driver
 
 
 def test_a_pod_gets_its_device_from_the_mock_driver(scene: Scene) -> None:
@@ -194,27 +191,21 @@ def test_rollout_on_a_pool_in_use(open_scene: Scene) -> None:
     """Pods of before keep running. Their claims carry configs all the same, so they are holders with keys:
     new pods share with those of their subnet, and others keep away."""
     scene = open_scene
-    before = scene.product.driver(scene.node, "--no-affinity")
+    scene.product.driver("--no-affinity")
     wait_for("the devices are open", lambda: fences(scene) == {False}, 60)
     scene.pod("old", "a")
     assert scene.place("old") == ("eth1", "a")
-    before.stop()
 
-    driver = start_driver(scene)
-    try:
-        assert scene.locks() == {"eth1": ("Locked", {"subnet": "a"}, 1), "eth2": ("Clean", None, 0)}
-        scene.pod("new-b", "b")
-        assert scene.place("new-b") == ("eth2", "b")
-        scene.pod("new-a", "a")
-        assert scene.place("new-a") == ("eth1", "a")
-        containers = scene.get(f"/api/v1/namespaces/{scene.namespace}/pods/old")["status"][
-            "containerStatuses"
-        ]
-        assert [c["restartCount"] for c in containers] == [0]
-        scene.delete("old", "new-a", "new-b")
-        assert {state for state, _, _ in scene.locks().values()} == {"Clean"}
-    finally:
-        driver.stop()
+    start_driver(scene)
+    assert scene.locks() == {"eth1": ("Locked", {"subnet": "a"}, 1), "eth2": ("Clean", None, 0)}
+    scene.pod("new-b", "b")
+    assert scene.place("new-b") == ("eth2", "b")
+    scene.pod("new-a", "a")
+    assert scene.place("new-a") == ("eth1", "a")
+    containers = scene.get(f"/api/v1/namespaces/{scene.namespace}/pods/old")["status"]["containerStatuses"]
+    assert [c["restartCount"] for c in containers] == [0]
+    scene.delete("old", "new-a", "new-b")
+    assert {state for state, _, _ in scene.locks().values()} == {"Clean"}
 
 
 def fences(scene: Scene) -> set[bool]:

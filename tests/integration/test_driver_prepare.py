@@ -24,7 +24,7 @@ from harness.nic import (
 from affinity_driver import status
 from affinity_driver.profiles import ProfileOptions
 from e2e.cluster import Cluster
-from e2e.product import NAMESPACE, Product
+from e2e.product import DRIVER_NAMESPACE, Product
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +46,7 @@ def node(installed: Cluster) -> Iterator[str]:
 @pytest.fixture
 def nic(installed: Cluster, node: str) -> Iterator[RunningDriver]:
     """A registered NIC driver with the manifests' rights; it publishes nothing, which is tested elsewhere."""
-    kubeconfig = installed.service_account_kubeconfig(NAMESPACE, "affinity-driver-nic", node)
+    kubeconfig = installed.service_account_kubeconfig(DRIVER_NAMESPACE, "affinity-driver-nic", node)
     with tempfile.TemporaryDirectory(prefix="drv-", dir="/tmp") as folder:
         options = driver_options(Path(folder), node, publish=False, profile_options=ProfileOptions(slots=32))
         with running(options, kubeconfig) as made:

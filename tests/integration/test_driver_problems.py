@@ -20,7 +20,7 @@ from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError
 from e2e.fixtures import CRDS
 from e2e.options import Options
-from e2e.product import NAMESPACE, Product
+from e2e.product import DRIVER_NAMESPACE, Product
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +36,7 @@ def set_up(cluster: Cluster) -> tuple[str, Path]:
     Product(cluster).install("driver-nic")
     node = f"n-{uuid.uuid4().hex[:8]}"
     cluster.add_node(node)
-    return node, cluster.service_account_kubeconfig(NAMESPACE, "affinity-driver-nic", node)
+    return node, cluster.service_account_kubeconfig(DRIVER_NAMESPACE, "affinity-driver-nic", node)
 
 
 def node_event(cluster: Cluster, node: str, reason: str) -> str:

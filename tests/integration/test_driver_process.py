@@ -23,7 +23,7 @@ from harness.nic import allocate, create_claim
 from affinity_driver import cli
 from e2e import local
 from e2e.cluster import Cluster, wait_for
-from e2e.product import NAMESPACE, Product
+from e2e.product import DRIVER_NAMESPACE, Product
 
 pytestmark = pytest.mark.integration
 FPGA = "fpga.sharingaffinity.dev"
@@ -56,7 +56,7 @@ def process(
     cluster: Cluster, root: Path, node: str, profile: str, *flags: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The command as a process; killed at the end if it still runs. Its log is ``root/log``."""
-    kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, f"affinity-driver-{profile}", node)
+    kubeconfig = cluster.service_account_kubeconfig(DRIVER_NAMESPACE, f"affinity-driver-{profile}", node)
     argv = [
         *(
             sys.executable,

@@ -18,7 +18,7 @@ from affinity_driver.profiles import ProfileOptions
 from affinity_driver.publish.desired import Fence
 from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError as ClusterApiError
-from e2e.product import NAMESPACE, Product
+from e2e.product import DRIVER_NAMESPACE, Product
 
 pytestmark = pytest.mark.integration
 ACCOUNT = "affinity-driver-nic"
@@ -48,7 +48,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def kubeconfig(installed: Cluster, node: str) -> Path:
-    return installed.service_account_kubeconfig(NAMESPACE, ACCOUNT, node)
+    return installed.service_account_kubeconfig(DRIVER_NAMESPACE, ACCOUNT, node)
 
 
 def generation(cluster: Cluster, node: str, above: int = 0) -> int:
@@ -239,7 +239,7 @@ def test_a_node_registered_anew_owns_the_pool_anew(
         uid = installed.request("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
         # The driver's token was bound to the node that is gone; its pod would have gone with it.
         made.stop()
-        made.kubeconfig = installed.service_account_kubeconfig(NAMESPACE, ACCOUNT, node)
+        made.kubeconfig = installed.service_account_kubeconfig(DRIVER_NAMESPACE, ACCOUNT, node)
         made.start_again()
 
         def owned_anew() -> bool:
@@ -303,7 +303,7 @@ class TestPolicy:
     def test_a_token_without_node_writes_nothing(
         self, installed: Cluster, bodies: dict[str, dict[str, Any]]
     ) -> None:
-        unbound = KubeClient(from_kubeconfig(installed.service_account_kubeconfig(NAMESPACE, ACCOUNT)))
+        unbound = KubeClient(from_kubeconfig(installed.service_account_kubeconfig(DRIVER_NAMESPACE, ACCOUNT)))
         with pytest.raises(ApiError) as refused:
             unbound.update(f"{SLICES}/{bodies[SLICES]['metadata']['name']}", bodies[SLICES])
         assert "bound to no node" in refused.value.message
