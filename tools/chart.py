@@ -113,10 +113,11 @@ def _template(document: Json) -> str:
     match document["kind"]:
         case "Deployment":
             _deployment(document, document["metadata"]["name"].rpartition("-")[2], expressions)
-        case "ConfigMap" if "exemptNamespaces" in document["data"]:
-            document["data"]["exemptNamespaces"] = expressions.scalar(
-                ".Values.policies.exemptNamespaces | quote"
-            )
+        case "ValidatingAdmissionPolicy":
+            for variable in document["spec"]["variables"]:
+                if variable["name"] == "exemptNamespaces":
+                    text = "printf \"'%s'\" .Values.policies.exemptNamespaces | quote"
+                    variable["expression"] = expressions.scalar(text)
     text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
     # Braces of Prometheus and Grafana are not Helm's.
     text = text.replace("{{", OPENING)

@@ -131,8 +131,10 @@ def test_values(helm: str, home: None, tmp_path: Path) -> None:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "example.com/op:9"
     assert container["args"] == ["webhook", "--certificate-lifetime=86400"]
-    parameters = found["ConfigMap", chart.NAMESPACE, "sharing-affinity-policy"]
-    assert parameters["data"]["exemptNamespaces"] == "debug,lab"
+    for kind in ("claims", "templates"):
+        policy = found["ValidatingAdmissionPolicy", "", f"sharing-affinity-fence-{kind}"]
+        variables = {variable["name"]: variable["expression"] for variable in policy["spec"]["variables"]}
+        assert variables["exemptNamespaces"] == "'debug,lab'"
 
 
 def test_a_mistyped_value_is_refused(helm: str, home: None) -> None:

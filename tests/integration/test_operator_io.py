@@ -384,7 +384,7 @@ async def test_an_outcome_that_cannot_be_learnt_stays_unknown(
 
 
 async def test_a_missing_binding_permission_is_told_as_such(
-    control_plane: Cluster, claims: Claims, proxy: FaultProxy, tmp_path: Path
+    control_plane: Cluster, operator_kubeconfig: Path, claims: Claims, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     """The server answers 422 and not 403, which must not pass for bad data."""
     name = "no-binding"
@@ -411,11 +411,14 @@ async def test_a_missing_binding_permission_is_told_as_such(
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": claims.namespace}],
     }
     control_plane.apply(role, binding)
-    policy = f"/api/v1/namespaces/{SYSTEM}/configmaps/sharing-affinity-policy"
-    user = {"data": {"operator": f"system:serviceaccount:{claims.namespace}:{name}"}}
-    before = control_plane.request("GET", policy)["data"]
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    policy = f"{policies}/sharing-affinity-record-claims"
+    before = control_plane.request("GET", policy)["spec"]["variables"]
+    account = f"request.userInfo.username == 'system:serviceaccount:{claims.namespace}:{name}'"
+    operator = {"name": "operator", "expression": account}
+    variables = [operator if variable["name"] == "operator" else variable for variable in before]
     kind = "application/merge-patch+json"
-    control_plane.request("PATCH", policy, user, content_type=kind)
+    control_plane.request("PATCH", policy, {"spec": {"variables": variables}}, content_type=kind)
     try:
         kubeconfig = control_plane.service_account_kubeconfig(claims.namespace, name)
         async with Client(Login(str(proxy.kubeconfig(kubeconfig, tmp_path / "limited")))) as limited:
@@ -426,7 +429,7 @@ async def test_a_missing_binding_permission_is_told_as_such(
                     break
                 await asyncio.sleep(0.2)
     finally:
-        control_plane.request("PATCH", policy, {"data": before}, content_type=kind)
+        control_plane.request("PATCH", policy, {"spec": {"variables": before}}, content_type=kind)
 
     assert result.outcome is Outcome.FORBIDDEN
     assert "resourceclaims/binding" in result.message
