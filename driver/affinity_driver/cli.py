@@ -1,5 +1,5 @@
 """The ``affinity-driver`` command: ``run`` serves, ``status`` shows, ``probe`` asks whether a driver is
-alive.
+alive, ``metadata-sidecar`` describes the devices of other drivers.
 
 Exit codes: 0 good, 1 not alive (``probe``), 2 bad input, 3 no access to the API server or the node's folders.
 """
@@ -21,6 +21,7 @@ from .driver import Driver, DriverOptions, instance_name
 from .kube import CredentialsError, KubeClient, from_kubeconfig, in_cluster
 from .kubeletplugin.sockets import SocketPathError
 from .logs import configure
+from .mirror import command as mirror
 from .profiles import PROFILES, ProfileOptions
 from .publish.controller import PublisherOptions
 from .publish.desired import Fence
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     _add_place(probe)
     probe.add_argument("--timeout", type=float, default=5.0, help="seconds; default: %(default)s")
     probe.set_defaults(function=_probe)
+    mirror.add_parser(commands)
     return top
 
 

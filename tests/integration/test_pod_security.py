@@ -30,7 +30,7 @@ def admit(cluster: Cluster, namespace: str, spec: dict[str, Any]) -> None:
     cluster.request("POST", f"{path}/pods?dryRun=All", body)
 
 
-@pytest.mark.parametrize("folder", ["operator", "webhook"])
+@pytest.mark.parametrize("folder", ["operator", "webhook", "../examples/metadata-sidecar"])
 def test_restricted(control_plane: Cluster, namespace: str, folder: str) -> None:
     (spec,) = pods(control_plane, folder)
     admit(control_plane, namespace, spec)

@@ -93,9 +93,7 @@ def members(pool: Pool) -> tuple[Member, ...]:
     """
     size = MAX_DEVICES_TAINTED if pool.fence is Fence.TAINT or _limited(pool.devices) else MAX_DEVICES
     devices = _chunks(sorted(pool.devices, key=lambda device: natural(device.name)), size) or [[]]
-    extractors = _chunks(
-        sorted(pool.extractors, key=lambda extractor: extractor.name), names.MAX_EXTRACTORS_PER_SLICE
-    )
+    extractors = per_slice(pool.extractors)
     total = len(devices) + len(extractors)
     count = total if pool.fence is Fence.COUNT else len(devices)
     metadata = [_metadata_slice(pool, index, part, total) for index, part in enumerate(extractors)]
@@ -116,14 +114,23 @@ def member_name(index: int, driver: str, pool: str) -> str:
     return f"{stem}-{digest}"
 
 
+def per_slice(extractors: Sequence[Extractor]) -> list[list[Extractor]]:
+    """A pool's extractors by name, as many together as one SharingAffinitySlice takes."""
+    return _chunks(sorted(extractors, key=lambda extractor: extractor.name), names.MAX_EXTRACTORS_PER_SLICE)
+
+
+def entries(extractors: Sequence[Extractor]) -> list[JsonObject]:
+    """Extractors as a SharingAffinitySlice holds them."""
+    return [{"name": extractor.name, "expression": extractor.expression} for extractor in extractors]
+
+
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key that puts ``eth2`` before ``eth10``."""
     return tuple((0, int(part)) if part.isdigit() else (1, part) for part in re.findall(r"\d+|\D+", name))
 
 
 def _metadata_slice(pool: Pool, index: int, extractors: Sequence[Extractor], total: int) -> Member:
-    entries = [{"name": extractor.name, "expression": extractor.expression} for extractor in extractors]
-    spec: JsonObject = {**_pool_part(pool, total), "sharingAffinity": entries}
+    spec: JsonObject = {**_pool_part(pool, total), "sharingAffinity": entries(extractors)}
     return _member(pool, METADATA_SLICES, names.API_VERSION, names.SLICE_KIND, index, spec)
 
 

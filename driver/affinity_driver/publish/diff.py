@@ -78,11 +78,11 @@ def plan(members: Sequence[Member], existing: Mapping[str, Sequence[JsonObject]]
         there = seen.get(member.collection, {}).get(member.name)
         if there is None:
             writes.append(Write(Verb.CREATE, member.collection, body))
-        elif _immutable(there) != _immutable(body):
+        elif immutable(there) != immutable(body):
             writes.append(Write(Verb.DELETE, member.collection, there))
             writes.append(Write(Verb.CREATE, member.collection, body))
         else:
-            writes.append(Write(Verb.UPDATE, member.collection, _onto(there, body)))
+            writes.append(Write(Verb.UPDATE, member.collection, onto(there, body)))
     return Plan(generation, tuple(sorted([*stale, *writes], key=_order)))
 
 
@@ -152,7 +152,7 @@ def _owned(body: JsonObject, there: JsonObject) -> bool:
     return {owner["uid"] for owner in body["metadata"]["ownerReferences"]} == owners
 
 
-def _onto(there: JsonObject, body: JsonObject) -> JsonObject:
+def onto(there: JsonObject, body: JsonObject) -> JsonObject:
     """``body`` as the replacement of exactly the version seen; labels and annotations of others survive."""
     metadata = {**there["metadata"], "ownerReferences": body["metadata"]["ownerReferences"]}
     metadata.pop("managedFields", None)
@@ -165,7 +165,8 @@ def _order(write: Write) -> tuple[int, int, str]:
     return (side, {Verb.DELETE: 0, Verb.UPDATE: 1, Verb.CREATE: 2}[write.verb], write.name)
 
 
-def _immutable(item: JsonObject) -> tuple[object, ...]:
+def immutable(item: JsonObject) -> tuple[object, ...]:
+    """What no update of a slice can change."""
     spec = item["spec"]
     return (spec.get("driver"), spec.get("nodeName"), spec["pool"]["name"])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from sharing_affinity.api import names
+from sharing_affinity.api import Extractor, names
 
 from .desired import MAX_NAME, Pool
 
@@ -56,10 +56,15 @@ def problems(pool: Pool) -> list[str]:
     for name, times in Counter(extractor.name for extractor in pool.extractors).items():
         if times > 1:
             found.append(f"extractor {name!r} is there {times} times; the pool would be invalid")
-        if len(name) > MAX_DRIVER or not _KEY.fullmatch(name):
-            found.append(f"extractor name {name!r} is no qualified name of at most {MAX_DRIVER} characters")
-    for extractor in pool.extractors:
-        size = len(extractor.expression.encode())
-        if not 1 <= size <= names.MAX_EXPRESSION_LENGTH:
-            found.append(f"extractor {extractor.name!r}: its expression has {size} bytes")
+    found += [problem for extractor in pool.extractors if (problem := extractor_problem(extractor))]
     return found
+
+
+def extractor_problem(extractor: Extractor) -> str:
+    """What is wrong with one extractor's name or size; "" when nothing is. Its CEL is not looked at."""
+    if len(extractor.name) > MAX_DRIVER or not _KEY.fullmatch(extractor.name):
+        return f"extractor name {extractor.name!r} is no qualified name of at most {MAX_DRIVER} characters"
+    size = len(extractor.expression.encode())
+    if not 1 <= size <= names.MAX_EXPRESSION_LENGTH:
+        return f"extractor {extractor.name!r}: its expression has {size} bytes"
+    return ""

@@ -1,0 +1,216 @@
+"""What the metadata sidecar wants to be there, and how it gets there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import objects
+
+from affinity_driver import extractors_file
+from affinity_driver.cli import main
+from affinity_driver.mirror import desired, fence
+from affinity_driver.publish.diff import Verb, Write
+from sharing_affinity import pools
+from sharing_affinity.api import Extractor, parse_metadata_slice, parse_slice, parse_taint_rule
+
+DRIVER = objects.DRIVER
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "uid-node", "controller": True}
+SUBNET = Extractor("subnet", 'has(object.subnetID) ? object.subnetID : ""')
+
+
+def device_slice(name: str = "dev", **more: Any) -> dict[str, Any]:
+    """As an official library publishes: unfenced, owned by the Node."""
+    devices = more.pop("devices", [objects.device(f"{name}-eth1", fence=False)])
+    made = objects.device_slice(devices, name=name, **more)
+    made["metadata"]["ownerReferences"] = [{**OWNER, "blockOwnerDeletion": True}]
+    return made
+
+
+def keys(number: int) -> list[Extractor]:
+    return [Extractor(f"k{index:02}", f'"{index}"') for index in range(number)]
+
+
+def mirrored(slices: list[dict[str, Any]], extractors: list[Extractor] | None = None) -> list[dict[str, Any]]:
+    found = desired.wanted(slices, {"node-a": extractors or [SUBNET]})
+    return list(found.get("node-a", ()))
+
+
+def performed(before: list[dict[str, Any]], writes: tuple[Write, ...]) -> list[list[dict[str, Any]]]:
+    """The stored metadata after each write."""
+    stored = {item["metadata"]["name"]: item for item in before}
+    states = []
+    for write in writes:
+        if write.verb is Verb.DELETE:
+            del stored[write.name]
+        else:
+            assert (write.verb is Verb.CREATE) == (write.name not in stored)
+            stored[write.name] = write.body
+        states.append(list(stored.values()))
+    return states
+
+
+def judged(slices: list[dict[str, Any]], metadata: list[dict[str, Any]]) -> pools.Pool:
+    rule = {**fence.wanted_rule(DRIVER)}
+    return pools.validate(
+        DRIVER,
+        "node-a",
+        [parse_slice(item) for item in slices],
+        [
+            parse_metadata_slice({**item, "metadata": objects.meta(item["metadata"]["name"])})
+            for item in metadata
+        ],
+        rules=[parse_taint_rule(rule)],
+        rule_fences=True,
+        estimate=lambda expression: 1,
+    )
+
+
+def test_pool_of_another_publisher_joins() -> None:
+    slices = [device_slice("a", generation=7, count=2), device_slice("b", generation=7, count=2)]
+    (made,) = mirrored(slices)
+    assert made["spec"]["pool"] == {"name": "node-a", "generation": 7, "resourceSliceCount": 3}
+    assert made["spec"]["nodeName"] == "node-a"
+    assert made["metadata"]["ownerReferences"] == [OWNER]
+    assert desired.is_ours(made)
+    assert judged(slices, [made]).state is pools.PoolState.JOINED
+
+
+@pytest.mark.parametrize("generation", [1, 9])
+def test_generation_is_followed_in_both_directions(generation: int) -> None:
+    (before,) = mirrored([device_slice(generation=5)])
+    slices = [device_slice(generation=generation)]
+    (write,) = desired.plan(mirrored(slices), [before])
+    assert write.verb is Verb.UPDATE
+    assert judged(slices, [before]).state is not pools.PoolState.JOINED
+    assert judged(slices, [write.body]).state is pools.PoolState.JOINED
+
+
+def test_old_generation_beside_a_new_one_is_not_mirrored() -> None:
+    (made,) = mirrored([device_slice("a", generation=3), device_slice("b", generation=4, count=2)])
+    assert made["spec"]["pool"] == {"name": "node-a", "generation": 4, "resourceSliceCount": 3}
+
+
+def test_nothing_is_said_while_slices_disagree_about_their_number() -> None:
+    assert mirrored([device_slice("a", count=1), device_slice("b", count=2)]) == []
+
+
+def test_nothing_is_written_twice() -> None:
+    made = mirrored([device_slice()], keys(9))
+    assert len(made) == 2
+    assert desired.plan(made, made) == ()
+
+
+@pytest.mark.parametrize("before", [1, 8, 9, 17])
+@pytest.mark.parametrize("after", [1, 8, 9, 17])
+def test_no_moment_of_a_change_joins_with_a_mixture_of_extractors(before: int, after: int) -> None:
+    """Old and new sets differ in one expression and in their size; only the new set may ever be usable."""
+    slices = [device_slice()]
+    old = mirrored(slices, keys(before))
+    new = mirrored(slices, [*keys(after)[:-1], Extractor("changed", '"x"')])
+    states = performed(old, desired.plan(new, old))
+    sets = [judged(slices, state) for state in states]
+    names = {entry["name"] for item in new for entry in item["spec"]["sharingAffinity"]}
+    for pool in sets:
+        assert not pool.usable or {extractor.name for extractor in pool.extractors} == names
+    assert sets[-1].usable
+
+
+def test_annotations_outlive_a_change_that_needs_a_new_object() -> None:
+    (before,) = mirrored([device_slice()])
+    before["metadata"]["annotations"] = {"kept": "yes"}
+    moved = [device_slice(nodeSelector={"nodeSelectorTerms": [{"matchExpressions": []}]})]
+    delete, create = desired.plan(mirrored(moved), [before])
+    assert (delete.verb, create.verb) == (Verb.DELETE, Verb.CREATE)
+    assert create.body["metadata"]["annotations"] == {"kept": "yes"}
+    assert "nodeName" not in create.body["spec"]
+
+
+def test_slices_of_different_nodes_are_described_everywhere() -> None:
+    (made,) = mirrored([device_slice("a", count=2), device_slice("b", count=2, nodeName="node-b")])
+    assert made["spec"]["allNodes"] is True
+    assert judged([device_slice("a", count=2), device_slice("b", count=2)], [made]).usable
+
+
+@pytest.mark.parametrize(
+    ("change", "stands"),
+    [
+        ({}, True),
+        ({"deviceSelector": {}}, True),
+        ({"deviceSelector": {"driver": DRIVER, "pool": "node-a"}}, False),
+        ({"deviceSelector": {"driver": "other"}}, False),
+        ({"taint": {"key": "sharingaffinity.dev/managed", "effect": "NoExecute"}}, False),
+        ({"taint": {"key": "other", "effect": "NoSchedule"}}, False),
+    ],
+)
+def test_which_rules_fence_a_driver(change: dict[str, Any], stands: bool) -> None:
+    rule = fence.wanted_rule(DRIVER)
+    rule["metadata"]["creationTimestamp"] = "1970-01-01T00:01:00Z"
+    rule["spec"] |= change
+    assert fence.fenced_since([rule], DRIVER) == (60.0 if stands else None)
+
+
+def test_age_of_the_fence_is_that_of_its_oldest_rule() -> None:
+    rules = []
+    for stamp in ("1970-01-01T00:02:00Z", "1970-01-01T00:01:00Z"):
+        rule = fence.wanted_rule(DRIVER)
+        rule["spec"]["taint"]["timeAdded"] = stamp
+        rules.append(rule)
+    assert fence.fenced_since(rules, DRIVER) == 60.0
+
+
+GOOD = """\
+sharingAffinity:
+  - name: subnet
+    expression: >-
+      has(object.subnet) ? object.subnet : ""
+"""
+COSTLY = """\
+  - name: c
+    expression: 'object.a.all(x, object.a.all(y, object.a.all(z, x == z))) ? "" : ""'
+"""
+
+
+def test_file_is_read() -> None:
+    (found,) = extractors_file.parse(GOOD)
+    assert found == Extractor("subnet", 'has(object.subnet) ? object.subnet : ""')
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("", ["f:1: one field is needed, sharingAffinity"]),
+        ("[", ["f:1: not YAML"]),
+        ("other: 1", ["f:1: one field is needed"]),
+        ("sharingAffinity: []", ["f:1: sharingAffinity: a list of at least one entry"]),
+        (GOOD + "  - name: vlan", ["f:5: an entry has exactly the fields name and expression"]),
+        (GOOD + "  - {name: a, name: b, expression: x}", ["f:5: an entry has exactly the fields"]),
+        (GOOD + "  - name: vlan\n    expression: 5", ["f:6: expression: a string is needed"]),
+        (GOOD + "  - {name: subnet, expression: '\"x\"'}", ["f:5: subnet: declared in line 2 already"]),
+        (GOOD + "  - {name: -, expression: '\"x\"'}", ["f:5: extractor name '-' is no qualified name"]),
+        (
+            GOOD + "  - {name: a, expression: objekt.x}\n  - {name: b, expression: '1'}",
+            ["f:5: a: ", "f:6: b: "],
+        ),
+        (GOOD + COSTLY, ["f:5: c: the extractors up to here may cost"]),
+    ],
+)
+def test_mistakes_in_a_file_are_told_with_their_lines(text: str, problems: list[str]) -> None:
+    with pytest.raises(extractors_file.FileError) as caught:
+        extractors_file.parse(text, "f")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(problems), lines
+    for line, start in zip(lines, problems, strict=True):
+        assert line.startswith(start)
+
+
+def test_command_line_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    assert main(["metadata-sidecar", "--driver", DRIVER]) == 2
+    assert main(["metadata-sidecar", "--driver", DRIVER, "--extractors", "f"]) == 2
+    assert main(["metadata-sidecar", "--driver", DRIVER, "--extractors", "f", "--all-nodes"]) == 3
+    assert "--extractors FILE" in (told := capsys.readouterr().err)
+    assert "--node-name" in told
+    assert "ServiceAccount" in told
