@@ -25,12 +25,11 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from e2e import local
+from e2e import local, paths, processes
 from e2e.cluster import Cluster
 from sharing_affinity.runtime.client import ApiError, Client, Login
 from sharing_affinity.runtime.kinds import CLAIMS
@@ -50,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--claims", type=int, default=10_000, help="claims of the restart; 0 leaves it out")
+    parser.add_argument("--profile", type=Path, help="write cProfile statistics of the operator here")
     args = parser.parse_args(argv)
     cluster = local.up(local.Options(name=f"bench-{os.getpid()}", nodes=0))
     try:
@@ -70,10 +70,7 @@ async def run(cluster: Cluster, args: argparse.Namespace) -> int:
             for kind in ("stock", "operator"):
                 figures = await bench.throughput(kind, f"{kind}-{pair}")
                 rates[kind].append(figures["rate"])
-                print(
-                    f"{kind:9} " + "  ".join(f"{name} {value:.3g}" for name, value in figures.items()),
-                    flush=True,
-                )
+                show(kind, figures)
         ratio = median(rates["operator"]) / median(rates["stock"])
         print(f"operator/stock, medians of {args.pairs}: {ratio:.2f} (target 1.0)")
         if ratio < 1.0:
@@ -96,14 +93,16 @@ def show(what: str, figures: Mapping[str, float]) -> None:
 class Operator:
     """``sharing-affinity run`` with its CPU and memory."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, profile: Path | None = None) -> None:
         kubeconfig = cluster.service_account_kubeconfig(SYSTEM, "sharing-affinity-operator")
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)  # noqa: SIM115 - read later
         self.started = time.monotonic()
         flags = (
-            "--http 127.0.0.1:0 --log-format json --fence-settle 0 --kube-api-qps 2000 --kube-api-burst 2000"
+            "--http 127.0.0.1:0 --log-format json --fence-settle 0 "
+            "--kube-api-qps 2000 --kube-api-burst 2000 --concurrency 32"
         )
-        command = [sys.executable, "-m", "sharing_affinity", "run", *flags.split(), "--concurrency", "32"]
+        profiled = ["-m", "cProfile", "-o", str(profile)] if profile is not None else []
+        command = [sys.executable, *profiled, "-m", "sharing_affinity", "run", *flags.split()]
         self.process = subprocess.Popen(
             [*command, "--kubeconfig", str(kubeconfig), "--namespace", SYSTEM],
             stdout=self.log,
@@ -122,8 +121,7 @@ class Operator:
 
     def cpu(self) -> float:
         """Seconds of CPU so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid)
 
     def mebibytes(self, what: str = "VmRSS") -> float:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -139,6 +137,7 @@ class Operator:
 class Bench:
     def __init__(self, cluster: Cluster, admin: Client, args: argparse.Namespace) -> None:
         self.cluster, self.admin, self.args = cluster, admin, args
+        self.folder = paths.cluster_dir(cluster.name)
 
     async def many(self, work: Iterable[Callable[[], Awaitable[Any]]], concurrency: int = 24) -> None:
         queue = list(work)
@@ -248,7 +247,7 @@ class Bench:
             if accounts["items"]:
                 break
             await asyncio.sleep(0.1)
-        operator = Operator(self.cluster) if kind == "operator" else None
+        operator = Operator(self.cluster, self.args.profile) if kind == "operator" else None
         made = await self.publish(driver, kind == "operator")
         if operator is not None:
             await operator.wait('"allocating"')
@@ -259,16 +258,18 @@ class Bench:
             (lambda n=n: self.admin.request("POST", claims, body=self.claim(driver, n))) for n in range(total)
         )
         await asyncio.sleep(1.0)
-        allocated: dict[str, float] = {}
-        bound: dict[str, float] = {}
         created: dict[str, float] = {}
-        # From before the first pod, or a slow start of the watch would miss what a quick scheduler does.
-        from_claims, from_pods = await self.version(claims), await self.version(pods)
-        watching = [
-            asyncio.create_task(self.observe(claims, from_claims, _allocation, allocated)),
-            asyncio.create_task(self.observe(pods, from_pods, _node, bound)),
-        ]
-        cpu = operator.cpu() if operator is not None else 0.0
+        # From before the first pod, or a slow start of a watch would miss what a quick scheduler does.
+        observer = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench._observer", str(self.cluster.kubeconfig), name),
+            *(await self.version(pods), await self.version(claims), str(total)),
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 26,
+        )
+        assert observer.stdout is not None
+        await observer.stdout.readline()
+        spent = self.cpu(operator)
         started = time.monotonic()
 
         async def make(number: int) -> None:
@@ -277,27 +278,28 @@ class Bench:
 
         await self.many((lambda n=n: make(n)) for n in range(total))
         making = time.monotonic() - started
-        while len(bound) < total:
-            await asyncio.sleep(0.02)
-            for task in watching:
-                if task.done():
-                    raise RuntimeError("a watch of the benchmark ended") from task.exception()
-            if time.monotonic() - started > 120:
-                raise RuntimeError(f"{len(bound)} of {total} pods seen bound after 120 s")
-        took = max(bound.values()) - started
-        waits = sorted(allocated[claim] - created[claim] for claim in created if claim in allocated)
+        try:
+            async with asyncio.timeout(120):
+                seen = json.loads(await observer.stdout.readline())
+        except TimeoutError as error:
+            observer.terminate()
+            raise RuntimeError(f"not all of {total} pods were bound within 120 s") from error
+        await observer.wait()
+        took = max(seen["bound"].values()) - started
+        waits = sorted(seen["allocated"][claim] - created[claim] for claim in created)
         figures = {
             "rate": total / took,
             "seconds": took,
             "making": making,
             "p50": waits[len(waits) // 2],
             "p99": waits[int(len(waits) * 0.99)],
+            "resumed": seen["resumed"],
+        }
+        figures |= {
+            f"{what} CPU ms": (now - spent[what]) * 1000 / total for what, now in self.cpu(operator).items()
         }
         if operator is not None:
-            figures["cpu"] = operator.cpu() - cpu
             figures["MiB"] = operator.mebibytes()
-        for task in watching:
-            task.cancel()
         await self.many((lambda n=n: self.delete(f"{pods}/p{n}")) for n in range(total))
         await self.many((lambda n=n: self.delete(f"{claims}/c{n}")) for n in range(total))
         while (await self.admin.request("GET", claims, params={"limit": "1"}))["items"]:  # noqa: ASYNC110
@@ -314,23 +316,14 @@ class Bench:
         listed = await self.admin.request("GET", path, params={"limit": "1"})
         return str(listed["metadata"]["resourceVersion"])
 
-    async def observe(
-        self, path: str, version: str, done: Callable[[Json], Any], times: dict[str, float]
-    ) -> None:
-        """When each object was first seen ``done``; for ever, as a server may end any watch."""
-        while True:
-            params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "3600"}
-            async with aclosing(self.admin.watch(path, params, silence=600)) as stream:
-                async for event in stream:
-                    if event is None:
-                        continue
-                    found = event["object"]
-                    if event["type"] == "ERROR":
-                        raise RuntimeError(f"the watch of {path} from {version}: {found.get('message')}")
-                    version = found["metadata"]["resourceVersion"]
-                    if event["type"] == "MODIFIED" and done(found):
-                        times.setdefault(found["metadata"]["name"], time.monotonic())
-            print(f"the server ended the watch of {path}", file=sys.stderr, flush=True)
+    def cpu(self, operator: Operator | None) -> dict[str, float]:
+        """Seconds of CPU so far of everything that serves the pods."""
+        spent: dict[str, float] = {}
+        for process in processes.find(self.folder):
+            spent[process.component] = spent.get(process.component, 0.0) + cpu_seconds(process.pid)
+        if operator is not None:
+            spent["operator"] = operator.cpu()
+        return spent
 
     async def restart(self, total: int) -> dict[str, float]:
         """A fresh process over ``total`` allocated claims."""
@@ -372,7 +365,7 @@ class Bench:
                     break
                 params["continue"] = more
             listing.append(time.monotonic() - started)
-        operator = Operator(self.cluster)
+        operator = Operator(self.cluster, self.args.profile)
         probes = await operator.wait('"probes"')
         port = json.loads(probes)["port"]
         beginning = time.monotonic()
@@ -399,12 +392,10 @@ class Bench:
         }
 
 
-def _allocation(claim: Json) -> Any:
-    return (claim.get("status") or {}).get("allocation")
-
-
-def _node(pod: Json) -> Any:
-    return pod["spec"].get("nodeName")
+def cpu_seconds(pid: int) -> float:
+    """CPU of one process so far, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _share(number: int) -> str:

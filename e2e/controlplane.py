@@ -130,6 +130,9 @@ def controller_manager(plane: ControlPlane) -> list[str]:
         *_client(plane, "controller-manager", plane.ports.controller_manager),
         f"--controllers={','.join(plane.controllers or ('*',))}",
         "--use-service-account-credentials=true",
+        # The default of 20 requests per second is what everybody who deletes pods with claims waits for.
+        "--kube-api-qps=1000",
+        "--kube-api-burst=1000",
         f"--service-account-private-key-file={plane.pki.key('service-account')}",
         f"--root-ca-file={plane.pki.ca}",
     ]

@@ -445,6 +445,10 @@ def _constraint(reader: Reader, unsupported: list[str]) -> Constraint:
     return Constraint(reader.texts("requests"), match or distinct, not match)
 
 
+#: One encoder for all: `json.dumps` makes a new one for every call with options.
+_compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def _configs(reader: Reader, source: str, unsupported: list[str]) -> tuple[DeviceConfig, ...]:
     return reader.many("config", lambda r: _config(r, source, unsupported))
 
@@ -458,7 +462,7 @@ def _config(reader: Reader, source: str, unsupported: list[str]) -> DeviceConfig
     unsupported.extend(opaque.unknown("driver", "parameters"))
     parameters = opaque.data.get("parameters")
     try:
-        text = json.dumps(parameters, ensure_ascii=False, separators=(",", ":"))
+        text = _compact(parameters)
     except (TypeError, ValueError, RecursionError) as error:
         raise opaque.fail("parameters", f"is not JSON: {error}") from None
     return DeviceConfig(source, reader.texts("requests"), sys.intern(opaque.text("driver")), sys.intern(text))

@@ -1,4 +1,7 @@
-"""Reading untrusted JSON with a finger on the line: every access knows its path, every refusal names it."""
+"""Reading untrusted JSON with a finger on the line: every access knows its path, every refusal names it.
+
+Tens of thousands of objects are read at every start, so a path is put together only when somebody asks.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,29 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class Reader:
-    """A JSON object at a path of a document."""
+    """A JSON object at a path of a document: at ``path`` itself or, below ``parent``, at ``path`` from there
+    (in a list, its entry ``index``)."""
 
-    __slots__ = ("data", "document", "path")
+    __slots__ = ("_index", "_parent", "_path", "data", "document")
 
-    def __init__(self, data: Mapping[str, Any], path: str, document: tuple[str, str, str]) -> None:
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        path: str,
+        document: tuple[str, str, str],
+        parent: Reader | None = None,
+        index: int = -1,
+    ) -> None:
         self.data = data
-        self.path = path
         self.document = document
+        self._path, self._parent, self._index = path, parent, index
+
+    @property
+    def path(self) -> str:
+        if self._parent is None:
+            return self._path
+        here = self._parent.at(self._path)
+        return here if self._index < 0 else f"{here}[{self._index}]"
 
     @classmethod
     def document_of(cls, raw: object, kind: str) -> Reader:
@@ -47,7 +65,8 @@ class Reader:
     def at(self, key: str) -> str:
         if not key:
             return self.path or "$"
-        return f"{self.path}.{key}" if self.path else key
+        above = self.path
+        return f"{above}.{key}" if above else key
 
     def has(self, key: str) -> bool:
         """Present and not null."""
@@ -58,12 +77,13 @@ class Reader:
         value = self.data.get(key)
         if value is None:
             value = _NOTHING
-        if not isinstance(value, Mapping):
+        # The plain type first: asking an abstract class costs several times as much.
+        if type(value) is not dict and not isinstance(value, Mapping):
             raise self.fail(key, f"is {_type(value)}, not an object")
-        return Reader(value, self.at(key), self.document)
+        return Reader(value, key, self.document, self)
 
     def maybe(self, key: str) -> Reader | None:
-        return self.obj(key) if self.has(key) else None
+        return self.obj(key) if self.data.get(key) is not None else None
 
     def text(self, key: str, default: str | None = "") -> str:
         """A string; ``default=None`` makes it required and non-empty."""
@@ -117,12 +137,12 @@ class Reader:
     def each(self, key: str) -> Iterator[Reader]:
         """The objects of a list."""
         for index, value in enumerate(self.items(key)):
-            if not isinstance(value, Mapping):
+            if type(value) is not dict and not isinstance(value, Mapping):
                 raise self.fail(f"{key}[{index}]", f"is {_type(value)}, not an object")
-            yield Reader(value, f"{self.at(key)}[{index}]", self.document)
+            yield Reader(value, key, self.document, self, index)
 
     def many(self, key: str, build: Callable[[Reader], T]) -> tuple[T, ...]:
-        return tuple(build(entry) for entry in self.each(key))
+        return tuple(map(build, self.each(key))) if self.data.get(key) is not None else ()
 
     def items(self, key: str) -> list[Any]:
         value = self.data.get(key)
@@ -130,7 +150,7 @@ class Reader:
             return []
         if not isinstance(value, list | tuple):
             raise self.fail(key, f"is {_type(value)}, not a list")
-        return list(value)
+        return value if type(value) is list else list(value)
 
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.items(key)
@@ -159,7 +179,7 @@ class Reader:
     def unknown(self, *known: str) -> tuple[str, ...]:
         """Paths of non-empty fields that are not ``known``."""
         return tuple(
-            self.at(str(key)) for key, value in self.data.items() if key not in known and not _empty(value)
+            [self.at(str(key)) for key, value in self.data.items() if key not in known and not _empty(value)]
         )
 
 

@@ -79,9 +79,7 @@ class Engine:
 
     def pods(self) -> tuple[PodKey, ...]:
         """Pods to decide on, in order: priority descending, creationTimestamp, namespace/name (H12)."""
-        world = self._world
-        pods = [world.pods[key] for key in world.waiting()]
-        return tuple(p.key for p in sorted(pods, key=lambda p: (-p.priority, p.meta.created, p.key)))
+        return self._world.waiting_in_order()
 
     def decide(self, pod: PodKey, now: float, new_uuid: Callable[[], str]) -> Decision:
         """Where the pod's claims go. Changes nothing (but the queue of :meth:`extract`).
@@ -108,6 +106,18 @@ class Engine:
             self._world.assume(write.uid, assumption)
         results = [r for write in placement.writes for r in write.record.results]
         return Changes(pools=frozenset((r.driver, r.pool) for r in results))
+
+    def reused(self, placement: Placed) -> int:
+        """How many of the placement's devices, affinity ones, were held by other claims already."""
+        ours = {write.uid for write in placement.writes}
+        taken = {
+            (result.driver, result.pool, result.device)
+            for write in placement.writes
+            for result in write.record.results
+            if result.keys
+        }
+        occupancy = self._world.ledger.occupancy
+        return sum(any(hold.uid not in ours for hold in occupancy(device).holds) for device in taken)
 
     def confirm(self, uid: str, resource_version: str = "") -> None:
         """The write of this claim succeeded, with this resourceVersion. It stays assumed until the watch

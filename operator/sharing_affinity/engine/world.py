@@ -8,6 +8,7 @@ allocated.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -139,7 +140,8 @@ class World:
         self._fenced_since: dict[DeviceId, float] = {}
         self._fenced_in: dict[PoolId, frozenset[str]] = {}
         self._unextracted: dict[str, None] = {}
-        self._waiting: dict[PodKey, None] = {}
+        self._waiting: dict[PodKey, tuple[int, str, PodKey]] = {}
+        self._waiting_order: list[tuple[int, str, PodKey]] = []
         self._waiting_set: frozenset[PodKey] | None = None
         self._versions: dict[tuple[str, str, str], tuple[str, str]] = {}
         self._dead: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -259,6 +261,10 @@ class World:
             self._waiting_set = frozenset(self._waiting)
         return self._waiting_set
 
+    def waiting_in_order(self) -> tuple[PodKey, ...]:
+        """The same: priority descending, creationTimestamp, namespace/name (H12)."""
+        return tuple([place[2] for place in self._waiting_order])
+
     def _note_waiting(self, pod: Pod | None, key: PodKey) -> None:
         waits = (
             pod is not None
@@ -269,11 +275,17 @@ class World:
             and not pod.gates
             and pod.scheduler in self.options.scheduler_names
         )
-        if waits and key not in self._waiting:
-            self._waiting[key] = None
-            self._waiting_set = None
-        elif not waits and key in self._waiting:
+        before = self._waiting.get(key)
+        now = (-pod.priority, pod.meta.created, key) if waits and pod is not None else None
+        if before == now:
+            return
+        if before is not None:
             del self._waiting[key]
+            del self._waiting_order[bisect_left(self._waiting_order, before)]
+        if now is not None:
+            self._waiting[key] = now
+            insort(self._waiting_order, now)
+        if (before is None) != (now is None):
             self._waiting_set = None
 
     # --- nodes, classes, volumes ----------------------------------------------------------------------------

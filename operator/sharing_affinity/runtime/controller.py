@@ -52,6 +52,10 @@ from sharing_affinity.runtime.writer import Outcome, Result, Writer
 
 SLICE: Final = 0.010
 """Seconds of work before others get the loop."""
+VIEWS: Final = 0.5
+"""Seconds between two looks at what has to be shown."""
+BUSY_VIEWS: Final = 5.0
+"""The same while pods are being placed: views are written behind them."""
 FLUSH: Final = 300.0
 """Seconds after which a parked pod is tried again though nothing woke it."""
 
@@ -151,6 +155,8 @@ class Controller:
         self._dirty_pools: set[PoolId] = set()
         self._dirty_slices: set[str] = set()
         self._published_at = 0.0
+        self._viewed_at = 0.0
+        self._tidies_at = 0.0
         self._releases_at = 0.0
         self._look_for_releases = True
         self._extraction_pending = True
@@ -273,7 +279,7 @@ class Controller:
         if self._timers:
             pause = min(pause, max(0.0, self._timers[0][0] - now))
         if self._dirty_pools or self._dirty_slices:
-            pause = min(pause, max(0.01, self._published_at + 0.5 - now))
+            pause = min(pause, max(0.01, self._viewed_at + VIEWS - now))
         try:
             # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with an item, and
             # the process would never end.
@@ -447,6 +453,10 @@ class Controller:
         return self._extraction_pending and not self._listing
 
     async def _extract(self) -> None:
+        if not self._engine.extract(0):
+            self._take(self._engine.settle())
+            self._extraction_pending = False
+            return
         # In a thread, since one evaluation may take as long as its cost limit lets it: the interpreter
         # switches between threads, so probes, feeds and the lease go on meanwhile. Nobody else touches the
         # engine.
@@ -575,25 +585,10 @@ class Controller:
         loop = asyncio.get_running_loop()
         for write in placed.writes:
             self._outcomes[write.uid] = loop.create_future()
-        self._count_reuse(placed)
+        self._metrics.compatible_reuse.inc(self._engine.reused(placed))
         task = asyncio.ensure_future(self._write(placed, self._clock()))
         self._writing[placed.pod] = task
         task.add_done_callback(_report)
-
-    def _count_reuse(self, placed: Placed) -> None:
-        taken = {
-            (result.driver, result.pool, result.device)
-            for write in placed.writes
-            for result in write.record.results
-            if result.keys
-        }
-        ours = {write.uid for write in placed.writes}
-        for locks in self._engine.lock_table({(driver, pool) for driver, pool, _ in taken}):
-            for device in locks.devices:
-                if (locks.driver, locks.pool, device.device) in taken and any(
-                    holder.uid not in ours for holder in device.holders
-                ):
-                    self._metrics.compatible_reuse.inc()
 
     async def _write(self, placed: Placed, started: float) -> None:
         results: tuple[Result, ...]
@@ -701,10 +696,11 @@ class Controller:
 
     def _tidy(self) -> None:
         """Take the record off claims that others deallocated and that we do not allocate again."""
-        if not self._recorded or not self._may_decide():
-            return
-        assumed = set(self._engine.assumed())
         now = self._clock()
+        if not self._recorded or now < self._tidies_at or not self._may_decide():
+            return
+        self._tidies_at = now + 1.0
+        assumed = set(self._engine.assumed())
         for uid, (namespace, name, since) in list(self._recorded.items()):
             if (
                 now - since > 5.0
@@ -727,9 +723,18 @@ class Controller:
 
     def _publish(self) -> None:
         now = self._clock()
-        if now - self._published_at < 0.5:
-            return
-        self._published_at = now
+        if now - self._published_at >= 0.5:
+            self._published_at = now
+            self._show_figures()
+        # What people look at can wait while pods cannot, but not for ever.
+        patience = BUSY_VIEWS if self._ready or self._writing else VIEWS
+        if (self._dirty_pools or self._dirty_slices) and now - self._viewed_at >= patience:
+            if self._may_decide():
+                self._publish_views()
+            if not self._dirty_pools and not self._dirty_slices:
+                self._viewed_at = now
+
+    def _show_figures(self) -> None:
         for feed in self._feeds:
             age = feed.age()
             # Infinite before the first contact, so that an alert on an age sees a feed that never came up.
@@ -745,7 +750,6 @@ class Controller:
             for pod, parked in self._parked.items()
             if pod in waiting and pod not in self._ready and pod not in self._writing
         )
-        self._publish_views()
 
     def _publish_views(self) -> None:
         """Hand over what people look at, for a slice of time; what is left comes with the next turn."""
@@ -761,8 +765,6 @@ class Controller:
             uid = self._uids.get((METADATA.kind, "", name))
             if status is not None and stored is not None and uid is not None:
                 self._views.show_slice(name, uid, *stored, status)
-        if self._dirty_pools or self._dirty_slices:
-            self._published_at = float("-inf")
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -263,6 +263,12 @@ class Reflector:
                     continue
             except NoAnswerError as error:
                 self._trouble(str(error))
+            else:
+                # Ended by the server, as every watch is some day, and those of a busy server often: nothing
+                # is wrong, and what happens meanwhile is waited for.
+                if self._clock() - started > 1.0:
+                    delays = self._fresh_backoff()
+                    continue
             # A watch that was accepted and lasted a while did no harm: only what fails at once is backed
             # off from.
             if self._clock() - started > (1.0 if self.status.watches > watches else 10.0):
@@ -319,16 +325,23 @@ class Reflector:
             params["fieldSelector"] = self.kind.field_selector
         self.known.begin()
         await self._deliver(self.kind, [ListBegun()])
-        while True:
-            answer = await self._client.request("GET", self.kind.path, params=params)
-            self._heard()
-            for changes in _slices(self.known.page(answer.get("items") or [])):
-                await self._deliver(self.kind, changes)
-                await asyncio.sleep(0)
-            more = answer["metadata"].get("continue")
-            if not more:
-                break
-            params = {**params, "continue": more}
+        page = asyncio.ensure_future(self._client.request("GET", self.kind.path, params=params))
+        try:
+            while True:
+                answer = await page
+                self._heard()
+                if more := answer["metadata"].get("continue"):
+                    # The server makes the next page while this one is taken in.
+                    page = asyncio.ensure_future(
+                        self._client.request("GET", self.kind.path, params={**params, "continue": more})
+                    )
+                for changes in _slices(self.known.page(answer.get("items") or [])):
+                    await self._deliver(self.kind, changes)
+                    await asyncio.sleep(0)
+                if not more:
+                    break
+        finally:
+            page.cancel()
         gone = self.known.end(answer["metadata"]["resourceVersion"])
         await self._deliver(self.kind, [*gone, ListEnded()])
         self.delivered = self.known.resource_version
