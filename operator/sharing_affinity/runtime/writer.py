@@ -180,6 +180,21 @@ class Writer:
                         raise
             raise NoAnswerError(f"claim {namespace}/{name} changes too often")
 
+    async def disown(self, claim: Mapping[str, Any]) -> None:
+        """Take the record off a claim as it was read; its allocation stays, as if somebody else's. Raises
+        `ApiError` (409 where the claim has changed) or `NoAnswerError`."""
+        meta = claim["metadata"]
+        await self._pacer.wait()
+        await self._change_metadata(
+            meta["namespace"],
+            meta["name"],
+            meta["uid"],
+            meta["resourceVersion"],
+            {names.RECORD_ANNOTATION: None},
+            list(meta.get("finalizers") or ()),
+            self._timeout,
+        )
+
     async def release(self, order: Release) -> Result:
         """Clear an allocation nobody uses, then take record and finalizer off the claim."""
         async with self._slots:
