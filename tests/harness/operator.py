@@ -153,11 +153,11 @@ class Site:
     The driver's name and the class are the test's own, so that tests on one control plane do not meet.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, domain: str = "sharingaffinity.dev") -> None:
         self.cluster, self.namespace = cluster, namespace
         self.tag = namespace.rpartition("-")[2]
         self._slices: list[str] = []
-        self.driver = f"nic-{self.tag}.sharingaffinity.dev"
+        self.driver = f"nic-{self.tag}.{domain}"
         self.device_class = f"shared-nic-{self.tag}.sharingaffinity.dev"
         self._made: list[str] = []
         self._generation = 0

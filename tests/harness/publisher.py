@@ -40,7 +40,7 @@ class Publisher:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(slices) + "\n")
         self.process.stdin.flush()
-        assert self.process.stdout.readline() == "taken\n", self._log.name
+        assert self.process.stdout.readline() == "taken\n", Path(self._log.name).read_text()
 
     def stop(self) -> None:
         assert self.process.stdin is not None
