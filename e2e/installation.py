@@ -65,21 +65,24 @@ class AsPods:
     """From the manifests, by Server-Side Apply; images are loaded into the nodes first.
 
     A user's own cluster has to have the images already (`python -m e2e images` makes them), and all that was
-    applied to it is deleted again. ``manifests`` may be those
-    of another revision, whose images are then loaded by the caller (``images`` False).
+    applied to it is deleted again. ``tree`` may be another revision of the repository; its images are then
+    tagged with ``tag``.
     """
 
-    def __init__(
-        self, cluster: Cluster, node: NodePaths, manifests: Path = product.MANIFESTS, images: bool = True
-    ) -> None:
+    def __init__(self, cluster: Cluster, node: NodePaths, tree: Path = product.ROOT, tag: str = "") -> None:
         self._cluster = cluster
         self._node = node
-        self._manifests = manifests
+        self._manifests = tree / "manifests"
+        self._tag = tag
         self._applied: list[dict[str, Any]] = []
-        if cluster.ours and images:
+        if cluster.ours:
             for application in (archives.OPERATOR, archives.DRIVER):
-                cluster.load(archives.application_archive(application))
+                image = self._image(application.image)
+                cluster.load(archives.application_archive(application, tree, image))
         self._apply("../crds")
+
+    def _image(self, name: str) -> str:
+        return f"{name.rpartition(':')[0]}:{self._tag}" if self._tag else name
 
     def driver(self, *flags: str) -> None:
         self._apply("driver-nic", *flags)
@@ -144,6 +147,7 @@ class AsPods:
         for obj in objects:
             if obj["kind"] in ("Deployment", "DaemonSet"):
                 pod = obj["spec"]["template"]["spec"]
+                pod["containers"][0]["image"] = self._image(pod["containers"][0]["image"])
                 # The webhook beside the operator has flags of its own.
                 if pod["containers"][0]["args"][0] == "run":
                     pod["containers"][0]["args"] += flags

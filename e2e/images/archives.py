@@ -24,8 +24,11 @@ from e2e.locking import exclusive
 from e2e.oci import ImageConfig, Layer, write_archive
 from tools.bootstrap import environment, find_pip
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).parents[2]
+#: This folder, in any revision of the repository.
+IMAGES = Path("e2e/images")
+#: Archives of one application that stay in the cache: revisions that are compared, and other clones.
+KEPT = 4
 # Changes when the way of building changes what comes out.
 RECIPE = "1"
 
@@ -43,13 +46,13 @@ GROUPS = "root:x:0:\nnonroot:x:65532:\n"
 class Application:
     """A Python program that becomes an image.
 
-    `lock` has its dependencies; `sources` are folders of the repository, with where they go below the
-    application's folder; `command` is the program's name on PATH, the entry point, and `module` what it
-    runs.
+    `lock` is the file in this folder that has its dependencies; `sources` are folders of the repository, with
+    where they go below the application's folder; `command` is the program's name on PATH, the entry point,
+    and `module` what it runs.
     """
 
     image: str
-    lock: Path
+    lock: str
     sources: tuple[tuple[str, str], ...]
     command: str
     module: str
@@ -58,7 +61,7 @@ class Application:
 
 OPERATOR = Application(
     images.OPERATOR,
-    HERE / "operator.lock",
+    "operator.lock",
     (
         ("operator/kubernetes_cel", "kubernetes_cel"),
         ("operator/sharing_affinity", "sharing_affinity"),
@@ -70,7 +73,7 @@ OPERATOR = Application(
 )
 DRIVER = Application(
     images.DRIVER,
-    HERE / "driver.lock",
+    "driver.lock",
     (
         ("operator/kubernetes_cel", "kubernetes_cel"),
         ("operator/sharing_affinity", "sharing_affinity"),
@@ -100,30 +103,36 @@ def test_archive() -> Path:
     return archive
 
 
-def application_archive(application: Application) -> Path:
-    """The archive of the operator's or the driver's image; made anew when its code or its lock changed."""
+def application_archive(application: Application, root: Path = ROOT, image: str = "") -> Path:
+    """The archive of the operator's or the driver's image; made anew when its code or its lock changed.
+
+    `root` may be the tree of another revision, and `image` another name.
+    """
     folder = paths.cache_dir() / "images"
-    key = _key("application", debian.release(), application.lock.read_bytes(), *_source_bytes(application))
+    name = image or application.image
+    lock = (root / IMAGES / application.lock).read_bytes()
+    key = _key("application", debian.release(), name, lock, *_source_bytes(application, root))
     archive = folder / f"{application.command}-{key}.tar"
     with exclusive(paths.cache_dir() / "images.lock", "another process is making images"):
         if not archive.exists():
             base = _cached(f"base-{_key(debian.release())}", _base_layer)
             python = _python_of(base)
-            wheels_key = _key(debian.release(), application.lock.read_bytes())
             wheels = _cached(
-                f"{application.command}-wheels-{wheels_key}", lambda: _wheels_layer(application.lock, python)
+                f"{application.command}-wheels-{_key(debian.release(), lock)}",
+                lambda: _wheels_layer(root / IMAGES / application.lock, python),
             )
-            layers = [base.read_bytes(), wheels.read_bytes(), _code_layer(application)]
+            layers = [base.read_bytes(), wheels.read_bytes(), _code_layer(application, root)]
             config = ImageConfig(
                 versions.go_architecture(),
                 [f"/usr/local/bin/{application.command}"],
                 user=application.user,
                 environment={"PYTHONPATH": f"/{APPLICATION}", "PYTHONDONTWRITEBYTECODE": "1"},
             )
-            write_archive(archive, [application.image], layers, config)
-            for older in folder.glob(f"{application.command}-*.tar"):
-                if older != archive and "-wheels-" not in older.name:
-                    older.unlink()
+            write_archive(archive, [name], layers, config)
+        archive.touch()
+        made = [path for path in folder.glob(f"{application.command}-*.tar") if "-wheels-" not in path.name]
+        for older in sorted(made, key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            older.unlink()
     return archive
 
 
@@ -193,22 +202,22 @@ def _wheels_layer(lock: Path, python: str) -> bytes:
         return layer.content()
 
 
-def _code_layer(application: Application) -> bytes:
+def _code_layer(application: Application, root: Path) -> bytes:
     layer = Layer()
     for source, target in application.sources:
-        layer.tree(ROOT / source, f"{APPLICATION}/{target}")
+        layer.tree(root / source, f"{APPLICATION}/{target}")
     layer.symlink("usr/local/bin/python3", "/usr/bin/python3")  # where the Dockerfiles' base has it
-    script = HERE / application.command
+    script = root / IMAGES / application.command
     layer.file(f"usr/local/bin/{application.command}", script.read_bytes(), 0o755)
     return layer.content()
 
 
-def _source_bytes(application: Application) -> list[bytes]:
-    found = [(HERE / application.command).read_bytes()]
+def _source_bytes(application: Application, root: Path) -> list[bytes]:
+    found = [(root / IMAGES / application.command).read_bytes()]
     for source, target in application.sources:
-        for path in sorted((ROOT / source).rglob("*")):
+        for path in sorted((root / source).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                found += [f"{target}/{path.relative_to(ROOT / source)}".encode(), path.read_bytes()]
+                found += [f"{target}/{path.relative_to(root / source)}".encode(), path.read_bytes()]
     return found
 
 

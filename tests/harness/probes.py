@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from e2e import build, probe, toolchain, versions
+from e2e import build, probe, revisions, toolchain, versions
 from e2e.errors import ClusterError
 
 
@@ -38,6 +38,15 @@ def no_helm() -> str | None:
 def no_promtool() -> str | None:
     """Prometheus' promtool, likewise."""
     return _not_built(versions.PROMTOOL)
+
+
+def no_earlier_revision() -> str | None:
+    """An upgrade starts from the revision before, which a shallow clone does not have."""
+    try:
+        revisions.previous()
+    except ClusterError as error:
+        return str(error)
+    return None
 
 
 def _not_built(component: versions.Component) -> str | None:

@@ -330,7 +330,7 @@ def test_dockerfiles_and_archives_have_the_same_parts(name: str) -> None:
     text = (TOOL / "images" / f"Dockerfile.{name}").read_text()
     for source, target in application.sources:
         assert f"COPY {source} /app/{target}\n" in text
-    assert f"e2e/images/{application.lock.name}" in text
+    assert f"e2e/images/{application.lock}" in text
     assert f'ENTRYPOINT ["/usr/local/bin/{application.command}"]' in text
     assert (f"USER {application.user}" in text) == bool(application.user)
 

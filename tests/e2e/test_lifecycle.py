@@ -1,0 +1,237 @@
+"""Upgrade from the previous revision under load, uninstalling in both orders: running pods never notice."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.history import History, subnet_of
+
+from e2e import demo, images, product, revisions
+from e2e.cluster import Cluster, wait_for
+from e2e.fixtures import CRDS
+from e2e.installation import AsPods
+from e2e.product import DRIVER_NAMESPACE, MANIFESTS, NAMESPACE
+
+pytestmark = pytest.mark.e2e
+
+LEASE = 15.0
+"""Seconds, the default."""
+FLAGS = ("--lease-duration=15", "--renew-deadline=10", "--retry-period=2", "--fence-settle=1")
+SETTLE = "--fence-settle=1"
+
+
+class Pods:
+    """Pods with one slot of a shared NIC each, in one namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster, self.namespace = cluster, namespace
+        for subnet in ("a", "b"):
+            template = demo.claim_template(f"nic-{subnet}", subnet)
+            template["metadata"]["namespace"] = namespace
+            cluster.apply(template)
+
+    def names(self) -> list[str]:
+        found = self.cluster.request("GET", f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return [pod["metadata"]["name"] for pod in found]
+
+    def start(self, name: str, subnet: str) -> None:
+        pod = demo.pod(name, f"nic-{subnet}", images.TEST)
+        pod["metadata"]["namespace"] = self.namespace
+        self.cluster.request("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod)
+
+    def running(self, *names: str) -> None:
+        for name in names:
+            wait_for(f"{name} runs", lambda name=name: self._undisturbed(name), 120)  # type: ignore[misc]
+
+    def undisturbed(self, *names: str) -> None:
+        """They run, and always have."""
+        assert all(self._undisturbed(name) for name in names), [self._get(name)["status"] for name in names]
+
+    def _undisturbed(self, name: str) -> bool:
+        status = self._get(name)["status"]
+        restarts = [container["restartCount"] for container in status.get("containerStatuses") or []]
+        return bool(status["phase"] == "Running" and restarts == [0])
+
+    def _get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.request(
+            "GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+        )
+        return found
+
+    def delete(self, name: str) -> None:
+        self.cluster.request("DELETE", f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+
+    def end(self, *names: str) -> None:
+        """Delete pods, and wait until they and their claims are gone."""
+        for name in names:
+            self.delete(name)
+        for name in names:
+            wait_for(f"claim of {name} is gone", functools.partial(self._no_claim, name), 120)
+
+    def _no_claim(self, pod: str) -> bool:
+        return self.claim(pod) is None
+
+    def claim(self, pod: str) -> dict[str, Any] | None:
+        path = f"/apis/resource.k8s.io/v1/namespaces/{self.namespace}/resourceclaims"
+        for claim in self.cluster.request("GET", path)["items"]:
+            if any(owner["name"] == pod for owner in claim["metadata"].get("ownerReferences") or ()):
+                found: dict[str, Any] = claim
+                return found
+        return None
+
+    def device(self, pod: str) -> str | None:
+        allocation = ((self.claim(pod) or {}).get("status") or {}).get("allocation")
+        return allocation["devices"]["results"][0]["device"] if allocation else None
+
+
+class Load(threading.Thread):
+    """One pod after the other, each for a moment; ``seconds`` are the times from a pod to its allocation."""
+
+    def __init__(self, pods: Pods) -> None:
+        super().__init__(name="load", daemon=True)
+        self._pods = pods
+        self._ending = threading.Event()
+        self.seconds: list[float] = []
+        self.problem: BaseException | None = None
+
+    def __enter__(self) -> Load:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join(90)
+
+    def run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                name = f"load-{len(self.seconds)}"
+                begun = time.monotonic()
+                self._pods.start(name, "ab"[len(self.seconds) % 2])
+                wait_for(f"{name} is allocated", functools.partial(self._pods.device, name), 60, 0.1)
+                self.seconds.append(time.monotonic() - begun)
+                self._pods.delete(name)
+        except BaseException as error:
+            self.problem = error
+
+    def more(self, count: int) -> None:
+        """Wait for that many more allocations."""
+        wanted = len(self.seconds) + count
+        wait_for("allocations go on", lambda: self.problem or len(self.seconds) >= wanted, 90)
+        assert self.problem is None
+
+
+@pytest.fixture(scope="module")
+def cluster(two_nodes: Cluster) -> Iterator[Cluster]:
+    """The session's, with the custom resources afterwards that other tests expect."""
+    yield two_nodes
+    two_nodes.apply(*sorted(CRDS.glob("sharingaffinity.dev_*.yaml")))
+
+
+def test_upgrade_under_load_then_uninstall_in_both_orders(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    node = cluster.node("node-a")
+    tree = revisions.extract(revisions.previous(), tmp_path)
+    pods = Pods(cluster, namespace)
+    old = AsPods(cluster, node, tree, "previous")
+    try:
+        old.driver(SETTLE)
+        old.operators(*FLAGS)
+        pods.start("keep-a", "a")
+        pods.start("keep-b", "b")
+        pods.running("keep-a", "keep-b")
+
+        upgrade(cluster, pods)
+        operator_first(cluster, pods)
+        driver_first(cluster, pods)
+    finally:
+        # Only a driver lets pods end, in whatever state the cluster is.
+        last = AsPods(cluster, node)
+        last.driver("--no-affinity")
+        pods.end(*pods.names())
+        last.stop()
+
+
+def upgrade(cluster: Cluster, pods: Pods) -> None:
+    """Operators and driver are replaced while pods come and go."""
+    with History(cluster.kubeconfig, pods.namespace) as history, Load(pods) as load:
+        load.more(3)
+        assert running_images(cluster) == {"previous"}
+        new = AsPods(cluster, cluster.node("node-a"))
+        new.operators(*FLAGS)
+        new.driver(SETTLE)
+        load.more(3)
+    assert "previous" not in running_images(cluster)
+    assert load.problem is None
+    assert history.violations(product.NIC_DRIVER, 16, subnet_of) == []
+    assert max(load.seconds) < LEASE, load.seconds
+    pods.undisturbed("keep-a", "keep-b")
+
+
+def operator_first(cluster: Cluster, pods: Pods) -> None:
+    """Operator, policies, webhook and custom resources, then the leftovers, then the driver."""
+    uninstall(cluster, "overlays/default")
+    pods.undisturbed("keep-a", "keep-b")
+    assert "sharingaffinity.dev/allocation" in (pods.claim("keep-b") or {})["metadata"]["annotations"]
+    product.command(cluster, "cleanup", "--yes")
+    assert "nothing is left" in product.command(cluster, "cleanup")
+    assert "sharingaffinity.dev/allocation" not in (pods.claim("keep-b") or {})["metadata"]["annotations"]
+    pods.end("keep-a")
+    uninstall(cluster, "driver-nic")
+    pods.undisturbed("keep-b")
+
+
+def driver_first(cluster: Cluster, pods: Pods) -> None:
+    """Installed again, it knows the holder from before; then driver, custom resources, operator."""
+    again = AsPods(cluster, cluster.node("node-a"))
+    again.driver(SETTLE)
+    again.operators(*FLAGS)
+    wait_for("the pod from before holds its NIC", lambda: locks(cluster) == {"eth2": {"subnet": "b"}}, 60)
+    pods.start("keep-a2", "a")
+    pods.running("keep-a2")
+
+    uninstall(cluster, "driver-nic")
+    pods.undisturbed("keep-a2", "keep-b")
+    uninstall(cluster, "../crds")
+    pods.undisturbed("keep-a2", "keep-b")
+    uninstall(cluster, "overlays/default")
+    pods.undisturbed("keep-a2", "keep-b")
+    assert left(cluster) == []
+
+
+def uninstall(cluster: Cluster, folder: str) -> None:
+    """As an administrator does it; it has to end by itself."""
+    cluster.kubectl("delete", "--ignore-not-found", "-k", str(MANIFESTS / folder), timeout=90)
+
+
+def left(cluster: Cluster) -> list[str]:
+    """Objects of the product that are still there."""
+    kinds = (
+        "namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies,deviceclasses,"
+        "validatingadmissionpolicybindings,validatingwebhookconfigurations,customresourcedefinitions"
+    )
+    label = "app.kubernetes.io/part-of=sharing-affinity"
+    return cluster.kubectl("get", kinds, "--selector", label, "--output", "name").split()
+
+
+def running_images(cluster: Cluster) -> set[str]:
+    """Tags of the images that the operator's and the driver's pods run."""
+    found = set()
+    for namespace in (NAMESPACE, DRIVER_NAMESPACE):
+        for pod in cluster.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]:
+            if "deletionTimestamp" not in pod["metadata"]:
+                found |= {container["image"].rpartition(":")[2] for container in pod["spec"]["containers"]}
+    return found
+
+
+def locks(cluster: Cluster) -> dict[str, Any]:
+    pools = json.loads(product.command(cluster, "locks", "-o", "json"))["pools"]
+    return {d["device"]: d["lock"] for p in pools for d in p["devices"] if d["state"] == "Locked"}
