@@ -66,17 +66,24 @@ def derive(holds: Iterable[Hold]) -> Occupancy:
     holders = tuple(holds)
     if not holders:
         return NOBODY
-    # Summed as integers: a full device has many holders, and this is on the way of every decision.
+    # One pass, and summed as integers: a full device has many holders, and every decision comes by here.
     sums: dict[str, int] = {}
+    maps: set[KeyMap | None] = set()
+    doubts = []
+    dedicated = shared = False
     for hold in holders:
+        maps.add(hold.keys)
+        if hold.keys is None:
+            doubts.append(hold.doubt or "its keys are not known")
+        if hold.share_id:
+            shared = True
+        else:
+            dedicated = True
         for name, amount in hold.consumed.items():
             sums[name] = sums.get(name, 0) + amount.nano
-    consumed = {name: Quantity(nano) for name, nano in sums.items()}
-    maps = {hold.keys for hold in holders}
-    doubts = sorted(hold.doubt or "its keys are not known" for hold in holders if hold.keys is None)
     keys: KeyMap = ()
     if doubts:
-        state, doubt = LockState.UNRECONSTRUCTABLE, doubts[0]
+        state, doubt = LockState.UNRECONSTRUCTABLE, min(doubts)
     elif len(maps) > 1:
         state, doubt = LockState.UNRECONSTRUCTABLE, "its holders yield different keys"
     else:
@@ -86,9 +93,9 @@ def derive(holds: Iterable[Hold]) -> Occupancy:
         state=state,
         keys=keys,
         doubt=doubt,
-        dedicated=any(not hold.share_id for hold in holders),
-        shared=any(hold.share_id for hold in holders),
-        consumed=consumed,
+        dedicated=dedicated,
+        shared=shared,
+        consumed={name: Quantity(nano) for name, nano in sums.items()},
     )
 
 

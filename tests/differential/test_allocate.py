@@ -10,6 +10,7 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from sharing_affinity.api import parse_claim, quantity
 from sharing_affinity.engine import Applied, Options
 from sharing_affinity.engine.deciding import Case, Decider
 from sharing_affinity.engine.extracting import Extractions
+from sharing_affinity.engine.matching import NotIndexed
 from sharing_affinity.engine.world import World
 
 pytestmark = pytest.mark.differential
@@ -61,6 +63,12 @@ class Ours:
         self.backtracked = False
         return {name: self._on_node(world, decider, claims, name) for name in sorted(world.nodes)}
 
+    def _look_up(self, world: World, decider: Decider, claims: Any) -> None:
+        with suppress(NotIndexed):
+            world.matches.require(decider.signatures(claims))
+        while world.matches.busy:
+            world.matches.work()
+
     def _extract(self, world: World, decider: Decider, case: Case) -> None:
         for pool in world.pools.values():
             for index, claim in enumerate(case.ours):
@@ -74,9 +82,10 @@ class Ours:
         case = Case(pod=None, ours=claims)  # type: ignore[arg-type] - the search does not look at the pod
         node = world.nodes[name]
         try:
-            requests = decider.requests_on(case, node, 0.0)
+            self._look_up(world, decider, claims)
+            requests = decider.requests_on(case, node)
             self._extract(world, decider, case)
-            search = decider.search(case, requests)
+            search = decider.search(case, requests, 0.0)
             solution = search.run()
         except NodeError as error:
             return str(error)

@@ -25,16 +25,12 @@ class Abort(Exception):  # noqa: N818 - it ends the pod's attempt, on every node
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A device on the node that a request's selectors match; ``error`` when evaluating them failed.
-
-    ``settled`` is False for a device whose fence is too young to rely on (H4).
-    """
+    """A device on the node that a request's selectors match; ``error`` when evaluating them failed."""
 
     id: DeviceId
     entry: PoolDevice
     pool: Pool
     error: str = ""
-    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +70,26 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Results by claim, in order of allocation. ``new_locks`` counts devices that were not locked before."""
+    """Results by claim, in order of allocation. ``new_locks`` counts the devices that are locked by it,
+    ``reused`` those that were locked to the same keys before."""
 
     results: tuple[tuple[Chosen, ...], ...]
     selected: Mapping[tuple[int, int], Leaf]
     new_locks: int
+    reused: int
+
+
+def always_settled(_device: DeviceId) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Everything one search needs."""
+    """Everything one search needs. ``settled`` is False for a device whose fence is too young to rely on
+    (H4); only devices of affinity pools are asked about."""
 
     claims: tuple[Claim, ...]
     requests: Requests
     pack: bool
     max_steps: int
+    settled: Callable[[DeviceId], bool] = always_settled

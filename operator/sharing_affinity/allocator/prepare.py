@@ -15,7 +15,6 @@ from sharing_affinity.allocator import capacity
 from sharing_affinity.allocator.capacity import CapacityError
 from sharing_affinity.allocator.model import Candidate, Leaf, NodeError, Requests
 from sharing_affinity.api import Claim, DeviceClass, RequestSpec
-from sharing_affinity.locks import DeviceId
 from sharing_affinity.pools import Pool, PoolDevice, device_serves, serves
 
 
@@ -34,9 +33,8 @@ class NodePool:
 
 Verdict = bool | str
 """A selector's answer on one device: matched, not matched, or the text of an error."""
-Match = Callable[[Pool, DeviceClass, RequestSpec], Mapping[str, Verdict]]
-"""By device name: the verdict of class and request selectors. Devices not matched may be left out."""
-Settled = Callable[[DeviceId], bool]
+CandidatesOf = Callable[[NodePool, DeviceClass, RequestSpec], Sequence[Candidate]]
+"""The devices of a pool on the node that class and request selectors match, or fail on, as published."""
 
 
 def pools_on_node(pools: Iterable[Pool], node: str, labels: Mapping[str, str]) -> tuple[NodePool, ...]:
@@ -57,19 +55,14 @@ def pools_on_node(pools: Iterable[Pool], node: str, labels: Mapping[str, str]) -
     return (*plain, *binding)
 
 
-def always_settled(_device: DeviceId) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Builder:
     """Prepares claims for one node. ``managed`` serves from affinity pools, otherwise from stock pools."""
 
     node_pools: Sequence[NodePool]
     classes: Mapping[str, DeviceClass]
-    match: Match
+    candidates_of: CandidatesOf
     managed: bool = True
-    settled: Settled = always_settled
 
     def requests(self, claims: Sequence[Claim]) -> Requests:
         """Raises :class:`NodeError` when a request cannot be judged on this node."""
@@ -93,24 +86,10 @@ class Builder:
                 candidate
                 for node_pool in self.node_pools
                 if spec.admin or node_pool.pool.affinity == self.managed
-                for candidate in self._matching(node_pool, spec, device_class)
+                for candidate in self.candidates_of(node_pool, device_class, spec)
             )
         count = len(candidates) if every else spec.count
         return Leaf(index, name, spec, device_class, candidates, every, count)
-
-    def _matching(
-        self, node_pool: NodePool, spec: RequestSpec, device_class: DeviceClass
-    ) -> Iterable[Candidate]:
-        pool = node_pool.pool
-        verdicts = self.match(pool, device_class, spec)
-        if not verdicts:
-            return
-        for entry in node_pool.devices:
-            verdict = verdicts.get(entry.name, False)
-            if isinstance(verdict, str) or (verdict and entry.name not in node_pool.elsewhere):
-                device = (*pool.id, entry.name)
-                error = "" if verdict is True else f"device {entry.name}: {verdict}"
-                yield Candidate(device, entry, pool, error, not pool.affinity or self.settled(device))
 
     def _all(
         self, claim: Claim, name: str, spec: RequestSpec, device_class: DeviceClass
@@ -121,7 +100,7 @@ class Builder:
                 reason = _WITHHELD.get(node_pool.pool.state.value, "not usable")
                 raise NodeError(f"{where}: asks for all devices, but pool {node_pool.pool.name} is {reason}")
         for node_pool in self.node_pools:
-            for candidate in self._matching(node_pool, spec, device_class):
+            for candidate in self.candidates_of(node_pool, device_class, spec):
                 if candidate.error:
                     raise NodeError(candidate.error)
                 device = candidate.entry.device

@@ -80,8 +80,9 @@ class Search:
             self.assert_pristine()
             return None
         results = tuple(tuple(chosen) for chosen in self._results)
-        fresh = {c.candidate.id for r in results for c in r if self._opens_lock(c)}
-        return Solution(results, dict(self._selected), len(fresh))
+        taken = {c.candidate.id for r in results for c in r if c.keys}
+        reused = sum(self._ledger.occupancy(device).state is LockState.LOCKED for device in taken)
+        return Solution(results, dict(self._selected), len(taken) - reused, reused)
 
     def assert_pristine(self) -> None:
         """After a failed search nothing tentative is left; a leak is a bug worth stopping for."""
@@ -100,11 +101,6 @@ class Search:
             "attributes": self._attributes,
             "selected": self._selected,
         }
-
-    def _opens_lock(self, chosen: Chosen) -> bool:
-        if not chosen.candidate.pool.affinity or chosen.leaf.spec.admin:
-            return False
-        return self._ledger.occupancy(chosen.candidate.id).state is LockState.CLEAN
 
     def _check_sizes(self) -> None:
         for claim, requests in zip(self._problem.claims, self._problem.requests, strict=True):
@@ -155,18 +151,25 @@ class Search:
         ties."""
         if not self._problem.pack or leaf.spec.admin:
             return leaf.candidates
-        return tuple(sorted(leaf.candidates, key=lambda c: not self._is_compatibly_locked(leaf, c)))
+        keys: dict[tuple[str, str], KeyMap | None] = {}
+        packed: list[Candidate] = []
+        others: list[Candidate] = []
+        for candidate in leaf.candidates:
+            pool = candidate.pool
+            if pool.id not in keys:
+                extraction = self._keys_of(pool, leaf.claim, leaf.name) if pool.affinity else None
+                keys[pool.id] = extraction.keys if isinstance(extraction, Extracted) else None
+            wanted = keys[pool.id]
+            is_packed = wanted is not None and self._lock_of(candidate) == wanted
+            (packed if is_packed else others).append(candidate)
+        return (*packed, *others)
 
-    def _is_compatibly_locked(self, leaf: Leaf, candidate: Candidate) -> bool:
-        if not candidate.pool.affinity:
-            return False
-        extraction = self._keys_of(candidate.pool, leaf.claim, leaf.name)
-        if not isinstance(extraction, Extracted):
-            return False
+    def _lock_of(self, candidate: Candidate) -> KeyMap | None:
+        """What a device is locked to, by holders or by this search."""
         occupancy = self._ledger.occupancy(candidate.id)
         if occupancy.state is LockState.LOCKED:
-            return occupancy.keys == extraction.keys
-        return occupancy.state is LockState.CLEAN and self._locks.get(candidate.id) == extraction.keys
+            return occupancy.keys
+        return self._locks.get(candidate.id) if occupancy.state is LockState.CLEAN else None
 
     def _place_device(
         self, request: int, leaf: Leaf, order: tuple[Candidate, ...], index: int, start: int
@@ -251,7 +254,7 @@ class Search:
 
     def _affinity(self, leaf: Leaf, candidate: Candidate) -> KeyMap | None:
         """The keys under which the device may be taken, with the tentative lock set, or ``None``."""
-        if not candidate.settled:
+        if not self._problem.settled(candidate.id):
             return None
         extraction = self._keys_of(candidate.pool, leaf.claim, leaf.name)
         if isinstance(extraction, SliceError | ClaimError):

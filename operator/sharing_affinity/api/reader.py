@@ -193,7 +193,7 @@ def parse_time(text: str) -> float | None:
 
 def format_time(seconds: float) -> str:
     """RFC 3339 in whole seconds, UTC: the only precision the server stores."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat().removesuffix("+00:00") + "Z"
 
 
 def _empty(value: object) -> bool:

@@ -97,7 +97,8 @@ def _held(world: World, uid: str) -> tuple[tuple[str, ...], ...]:
 def misplaced(world: World) -> tuple[Notice, ...]:
     """Bound pods with a claim allocated for another node."""
     found = []
-    for pod in world.pods.values():
+    for key in {key for keys in world.pods_of_claim.values() for key in keys}:
+        pod = world.pods[key]
         node = world.nodes.get(pod.node_name)
         if node is None or pod.finished:
             continue
@@ -107,7 +108,7 @@ def misplaced(world: World) -> tuple[Notice, ...]:
             if selector is not None and not selector.matches(node.name, node.labels):
                 text = f"it runs on {node.name}, but claim {entry.claim} is allocated for another node"
                 found.append(Notice("Misplaced", "Pod", *pod.key, text))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda notice: (notice.namespace, notice.name)))
 
 
 def rebuild(world: World, claims: Iterable[Mapping[str, Any]] | None, now: float) -> Changes:

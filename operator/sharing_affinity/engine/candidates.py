@@ -14,7 +14,8 @@ from heapq import merge
 from typing import Final
 
 from sharing_affinity.api import Claim, Node, Pod, RequestSpec
-from sharing_affinity.engine.matching import Matches, SortedNames
+from sharing_affinity.engine.matching import Matches
+from sharing_affinity.engine.openings import SortedNames
 from sharing_affinity.engine.world import World
 from sharing_affinity.extraction import Extracted, Extraction
 from sharing_affinity.pools import Pool
@@ -81,8 +82,8 @@ def choose(
             if matches.elsewhere:
                 names = sorted(world.nodes)
                 return Choice((), (names,), (names,), only, why)
-            matching.append(matches.nodes)
-            for (driver, extractors), openings in matches.openings.items():
+            matching.append(matches.where.nodes)
+            for (driver, extractors), openings in matches.where.openings.items():
                 pool = world.pools[next(iter(matches.sets[(driver, extractors)]))]
                 extraction = keys_of(pool, index, name)
                 if isinstance(extraction, Extracted):

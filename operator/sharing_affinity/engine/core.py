@@ -45,6 +45,8 @@ class Engine:
         self._world = World(self.options, extractions, selectors)
         self._decider = Decider(self._world)
         self._settled = Changes()
+        self._turn = False
+        """Evaluations and look-ups take turns, so that neither keeps out the other."""
 
     @property
     def extractions(self) -> Extractions:
@@ -61,16 +63,33 @@ class Engine:
         return self._world.observe(event, now)
 
     def extract(self, budget: int = 1) -> int:
-        """Run at most ``budget`` extractor evaluations that decisions or locks wait for; how many remain
-        (H10).
+        """Take at most ``budget`` steps of what decisions or locks wait for; how many remain, at the least
+        (H10). A step is one extractor evaluation, one selector evaluation, or one pool looked at.
 
-        One evaluation is bounded by the cost limit; call it in a loop against your own time slice, until it
+        One step is bounded by the cost limit; call it in a loop against your own time slice, until it
         returns 0, before deciding. A decision that still meets something new says so and queues it.
         """
-        self._world.extractions.run(budget)
-        if not self._world.extractions.waiting and self._world.unextracted:
-            self._settled = merged(self._settled, self._world.settle_extractions())
-        return self._world.extractions.waiting
+        world = self._world
+        for _ in range(budget):
+            if world.stale_pools:
+                self._settled = merged(self._settled, world.refresh_stale(1))
+            elif world.matches.busy and (self._turn or not world.extractions.busy):
+                self._turn = False
+                world.matches.work()
+            elif world.extractions.busy:
+                self._turn = True
+                world.extractions.run(1)
+            else:
+                break
+        if not world.extractions.busy and world.unextracted:
+            self._settled = merged(self._settled, world.settle_extractions())
+        return len(world.stale_pools) + world.matches.waiting + world.extractions.waiting
+
+    @property
+    def finished(self) -> int:
+        """How often something that decisions waited for has become known; when it grows, they can be made
+        again."""
+        return self._world.extractions.evaluations + self._world.matches.finished
 
     def settle(self) -> Changes:
         """What :meth:`extract` changed since the last call: locks of holders that had waited for it."""
@@ -107,22 +126,10 @@ class Engine:
         results = [r for write in placement.writes for r in write.record.results]
         return Changes(pools=frozenset((r.driver, r.pool) for r in results))
 
-    def reused(self, placement: Placed) -> int:
-        """How many of the placement's devices, affinity ones, were held by other claims already."""
-        ours = {write.uid for write in placement.writes}
-        taken = {
-            (result.driver, result.pool, result.device)
-            for write in placement.writes
-            for result in write.record.results
-            if result.keys
-        }
-        occupancy = self._world.ledger.occupancy
-        return sum(any(hold.uid not in ours for hold in occupancy(device).holds) for device in taken)
-
-    def confirm(self, uid: str, resource_version: str = "") -> None:
+    def confirm(self, uid: str, resource_version: str = "") -> Changes:
         """The write of this claim succeeded, with this resourceVersion. It stays assumed until the watch
         shows the claim, but no longer holds back writes that depend on it. Idempotent."""
-        self._world.confirm(uid, resource_version)
+        return self._world.confirm(uid, resource_version)
 
     def forget(self, uid: str) -> Changes:
         """The write of this claim did certainly not happen: drop its assumption. Idempotent per claim UID; a

@@ -8,8 +8,8 @@ the world, changes nothing in it but the queue of evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -21,7 +21,14 @@ from sharing_affinity.api.objects import DeviceConfig
 from sharing_affinity.api.reader import format_time
 from sharing_affinity.engine.candidates import Choice, choose, ordered
 from sharing_affinity.engine.diagnosing import CLOSED, NO_DEVICE, fold_diagnosis, judge_node
-from sharing_affinity.engine.matching import Matches
+from sharing_affinity.engine.matching import (
+    Matches,
+    NotIndexed,
+    Signature,
+    TooManySignatures,
+    signature,
+)
+from sharing_affinity.engine.openings import SetId
 from sharing_affinity.engine.types import (
     ClaimWrite,
     Decision,
@@ -78,7 +85,7 @@ class Case:
     ours: tuple[Claim, ...] = ()
     others: tuple[Claim, ...] = ()
     allocated: tuple[Claim, ...] = ()
-    keys: dict[tuple[tuple[str, str], int, str], Extraction] = field(default_factory=dict)
+    keys: dict[tuple[SetId, int, str], Extraction] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -100,13 +107,20 @@ class Decider:
 
     def decide(self, key: PodKey, now: float, new_uuid: Callable[[], str], detail: int = DETAIL) -> Decision:
         """See :meth:`Engine.decide`; ``detail`` nodes without openings are looked at for the diagnosis."""
-        case = self.open_case(key)
-        if not isinstance(case, Case):
-            return case
         try:
+            case = self.open_case(key)
+            if not isinstance(case, Case):
+                return case
             problem = self.extraction_problem(case)
         except _Pending:
             return Unplaced(Reason.EXTRACTION_PENDING, "its sharing-affinity keys are still being extracted")
+        except NotIndexed:
+            return Unplaced(Reason.EXTRACTION_PENDING, "devices for its requests are still being looked up")
+        except TooManySignatures:
+            return Unplaced(
+                Reason.UNSUPPORTED,
+                "its claims select devices in too many different ways at once; use fewer different selectors",
+            )
         return problem or self._place(case, now, new_uuid, detail)
 
     def completable(self, key: PodKey, now: float) -> bool:
@@ -141,9 +155,12 @@ class Decider:
             if claim not in claims:
                 claims.append(claim)
         open_claims = [c for c in claims if world.allocation_of(c) is None]
+        if world.stale_pools:
+            raise NotIndexed
         if not open_claims or pod.gates:
             extended = "" if pod.gates or pod.node_name else self._extended_problem(pod)
             return NotServed(Reason.UNSUPPORTED, extended) if extended else NotServed(Reason.NOT_OURS)
+        world.matches.require(self.signatures(open_claims))
         case = Case(pod, allocated=tuple(c for c in claims if world.allocation_of(c) is not None))
         problem = self._sort_claims(case, open_claims)
         if problem is not None or case.ours:
@@ -152,6 +169,15 @@ class Decider:
                 return NotServed(Reason.UNSUPPORTED, unserved)
             return problem if problem is not None else case
         return NotServed(Reason.NOT_OURS)
+
+    def signatures(self, claims: Iterable[Claim]) -> Iterator[Signature]:
+        """What has to be known of the devices for these claims."""
+        for claim in claims:
+            for request in claim.requests:
+                for _, spec in request.alternatives():
+                    device_class = self._world.classes.get(spec.device_class)
+                    if device_class is not None:
+                        yield signature(device_class, spec)
 
     def _extended_problem(self, pod: Pod) -> str:
         """A resource request that stands for devices which only claims of ours can have."""
@@ -299,9 +325,19 @@ class Decider:
         return None
 
     def outcome(self, case: Case, pool: Pool, index: int, name: str) -> Extraction | None:
-        """The extraction for a request on a pool; ``None`` (and queued) when it has not been made."""
+        """The extraction for a request on a pool; ``None`` (and queued) when it has not been made.
+
+        The case remembers it: it is the same for every pool of an extractor set.
+        """
+        key = ((pool.driver, pool.extractors), index, name)
+        found = case.keys.get(key)
+        if found is not None:
+            return found
         configs = in_scope_configs(self._configs(case, index, name), pool.driver, name)
-        return self._world.extractions.outcome(pool.extractors, configs)
+        found = self._world.extractions.outcome(pool.extractors, configs)
+        if found is not None:
+            case.keys[key] = found
+        return found
 
     def _configs(self, case: Case, index: int, name: str) -> tuple[DeviceConfig, ...]:
         """The configs of a claim as its allocation would carry them for this alternative: class, then
@@ -314,13 +350,9 @@ class Decider:
         return (device_class.configs if device_class is not None else ()) + claim.configs
 
     def keys_of(self, case: Case, pool: Pool, index: int, name: str) -> Extraction:
-        """The extraction for a request on a pool, remembered for the case."""
-        key = (pool.id, index, name)
-        found = case.keys.get(key)
-        if found is None:
-            outcome = self.outcome(case, pool, index, name)
-            found = case.keys[key] = outcome if outcome is not None else Unsatisfied(("(not extracted yet)",))
-        return found
+        """As :meth:`outcome`; what is not extracted yet counts as missing."""
+        outcome = self.outcome(case, pool, index, name)
+        return outcome if outcome is not None else Unsatisfied(("(not extracted yet)",))
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -372,7 +404,7 @@ class Decider:
             diagnosis = Diagnosis(verdicts, len(world.nodes), tuple(sorted(log.rest.items())))
             excluded = self._excluded(case)
             return Unplaced(Reason.NO_NODE, fold_diagnosis(diagnosis), diagnosis, retry_at, excluded)
-        return replace(self.placement(case, *best, now, new_uuid), excluded=self._excluded(case))
+        return self.placement(case, *best, now, new_uuid)
 
     def _excluded(self, case: Case) -> Excluded:
         conflicts = no_keys = 0
@@ -380,7 +412,7 @@ class Decider:
             for request in claim.requests:
                 for name, spec in request.alternatives():
                     for matches in self._matches(spec) if not spec.admin else ():
-                        for extractors, tally in matches.tallies.items():
+                        for extractors, tally in matches.where.tallies.items():
                             pools = matches.sets.get(extractors)
                             if not pools:
                                 continue
@@ -473,8 +505,8 @@ class Decider:
             if problem:
                 log.verdicts[node.name] = (problem, ())
                 return None
-            requests = self.requests_on(case, node, now)
-            search = self.search(case, requests, min(log.steps, MAX_STEPS))
+            requests = self.requests_on(case, node)
+            search = self.search(case, requests, now, min(log.steps, MAX_STEPS))
             try:
                 solution = search.run()
             finally:
@@ -484,32 +516,30 @@ class Decider:
             return None
         if solution is None:
             leaves = [leaf for claim in requests for request in claim for leaf in request]
-            candidates = [c for leaf in leaves for c in leaf.candidates]
-            log.retry.extend(world.settles_at(c.id) for c in candidates if not c.settled)
+            affine = [c for leaf in leaves for c in leaf.candidates if c.pool.affinity]
+            log.retry.extend(t for c in affine if (t := world.settles_at(c.id)) > now)
             verdict = judge_node(world, node, requests, partial(self.keys_of, case), now)
             log.verdicts[node.name] = (verdict.reason, verdict.devices)
         return solution
 
-    def requests_on(self, case: Case, node: Node, now: float) -> Requests:
+    def requests_on(self, case: Case, node: Node) -> Requests:
         """The case's claims prepared for one node. Raises :class:`NodeError`."""
         world = self._world
-        builder = Builder(
-            world.node_pools(node),
-            world.classes,
-            world.matches.verdicts,
-            settled=lambda device: world.settles_at(device) <= now,
-        )
+        builder = Builder(world.node_pools(node), world.classes, world.matches.candidates)
         return builder.requests(case.ours)
 
-    def search(self, case: Case, requests: Requests, steps: int = MAX_STEPS) -> Search:
+    def search(self, case: Case, requests: Requests, now: float, steps: int = MAX_STEPS) -> Search:
         """A search for the case's claims, not run yet."""
-        problem = Problem(case.ours, requests, self._world.options.scoring, steps)
-        return Search(problem, self._world.ledger, partial(self.keys_of, case))
+        world = self._world
+        problem = Problem(
+            case.ours, requests, world.options.scoring, steps, lambda device: world.settles_at(device) <= now
+        )
+        return Search(problem, world.ledger, partial(self.keys_of, case))
 
     def _others_elsewhere(self, case: Case, node: Node) -> str:
         """Whether claims that stock pools serve could be allocated here as well; the scheduler does that."""
         world = self._world
-        builder = Builder(world.node_pools(node), world.classes, world.matches.verdicts, managed=False)
+        builder = Builder(world.node_pools(node), world.classes, world.matches.candidates, managed=False)
         try:
             requests = builder.requests(case.others)
             search = Search(
@@ -556,4 +586,7 @@ class Decider:
                 )
             )
         after = frozenset(c.meta.uid for c in case.allocated if c.meta.uid in self._world.assumed)
-        return Placed(case.pod.key, case.pod.meta.uid, node.name, tuple(writes), after)
+        excluded = self._excluded(case)
+        return Placed(
+            case.pod.key, case.pod.meta.uid, node.name, tuple(writes), after, excluded, solution.reused
+        )

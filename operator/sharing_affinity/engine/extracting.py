@@ -70,6 +70,10 @@ class Extractions:
         return found
 
     @property
+    def busy(self) -> bool:
+        return bool(self._queue)
+
+    @property
     def waiting(self) -> int:
         return sum(map(len, self._queue.values()))
 

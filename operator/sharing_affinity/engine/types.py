@@ -123,6 +123,7 @@ class Placed:
     with it.
 
     ``after`` are UIDs of assumed claims this decision relies on; its writes wait for their confirmation (H8).
+    ``reused`` is how many of its devices were locked to the same values before.
     """
 
     pod: PodKey
@@ -131,6 +132,7 @@ class Placed:
     writes: tuple[ClaimWrite, ...]
     after: frozenset[str] = frozenset()
     excluded: Excluded = Excluded()
+    reused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 from sharing_affinity.allocator import NodePool, Selectors, pools_on_node
@@ -65,6 +66,8 @@ from sharing_affinity.pools import Pool, validate
 
 ClaimKey = tuple[str, str]
 _TOMBSTONES: Final = 16_384
+_AT_ONCE: Final = 32
+"""Pools that are judged again within one event, when it concerns many."""
 _PENDING: Final = "its keys are still being extracted"
 
 
@@ -133,6 +136,9 @@ class World:
         self.labelled: dict[tuple[str, str], dict[str, None]] = {}
         self.idle: dict[ClaimKey, None] = {}
         """Claims with an allocation that is reserved for nobody: what :mod:`releasing` looks at."""
+        self.stale_pools: dict[PoolId, float] = {}
+        """Pools that a rule's change has still to be applied to, and when it was seen. Nothing is decided
+        meanwhile."""
         self._members: dict[PoolId, tuple[dict[str, ResourceSlice], dict[str, MetadataSlice]]] = {}
         self._node_pools: dict[str, tuple[NodePool, ...]] = {}
         self._pools_by_node: dict[str, dict[PoolId, None]] = {}
@@ -333,7 +339,8 @@ class World:
         self.extended |= {c.extended_resource: n for n, c in self.classes.items() if c.extended_resource}
         if before.keys() != self.extended.keys():
             for pod in self.pods.values():
-                self._note_waiting(pod, pod.key)
+                if not pod.node_name:
+                    self._note_waiting(pod, pod.key)
 
     def _apply_volume(self, volume: Volume, _now: float) -> Changes:
         self.volumes[volume.meta.name] = volume
@@ -378,12 +385,23 @@ class World:
         return self._rule_changed((before, rule), now)
 
     def _rule_changed(self, rules: Iterable[TaintRule | None], now: float) -> Changes:
-        changes = Changes()
-        for pool_id in tuple(self._members):
+        """A rule may select every pool of the cluster: too many to judge within one event."""
+        concerned = [
+            pool_id
+            for pool_id in self._members
             if any(
                 r is not None and r.driver in ("", pool_id[0]) and r.pool in ("", pool_id[1]) for r in rules
-            ):
-                changes = _merged(changes, self._refresh_pool(pool_id, now))
+            )
+        ]
+        for pool_id in concerned:
+            self.stale_pools.setdefault(pool_id, now)
+        return self.refresh_stale(len(concerned)) if len(concerned) <= _AT_ONCE else Changes(self.waiting())
+
+    def refresh_stale(self, budget: int) -> Changes:
+        """Judge at most ``budget`` of :attr:`stale_pools` again."""
+        changes = Changes()
+        for pool_id in tuple(islice(self.stale_pools, budget)):
+            changes = _merged(changes, self._refresh_pool(pool_id, self.stale_pools[pool_id]))
         return changes
 
     def estimate(self, expression: str) -> int | None:
@@ -395,6 +413,7 @@ class World:
         return self._estimates[expression]
 
     def _refresh_pool(self, pool_id: PoolId, now: float) -> Changes:
+        self.stale_pools.pop(pool_id, None)
         before = self.pools.get(pool_id)
         members = self._members.get(pool_id)
         self._forget_places(before)
@@ -691,15 +710,16 @@ class World:
         self._hold(claim, assumption.allocation, assumption.record)
         self._repin(claim.key)
 
-    def confirm(self, uid: str, resource_version: str) -> None:
+    def confirm(self, uid: str, resource_version: str) -> Changes:
         assumption = self.assumed.get(uid)
         if assumption is None:
-            return
+            return Changes()
         self.assumed[uid] = replace(assumption, confirmed=True, confirmed_at=resource_version)
         claim = self.claims.get(assumption.key)
         if claim is not None and resource_version and older(resource_version, claim.meta.resource_version):
             # The watch has already gone past our write and shows the claim without it: it was cleared since.
-            self.release_assumption(uid)
+            return self.release_assumption(uid)
+        return Changes()
 
     def release_assumption(self, uid: str) -> Changes:
         assumption = self.assumed.pop(uid, None)

@@ -32,6 +32,7 @@ from sharing_affinity.api import names
 from sharing_affinity.engine import (
     Applied,
     Changes,
+    Decision,
     Engine,
     Gone,
     Notice,
@@ -256,16 +257,17 @@ class Controller:
             started = time.perf_counter()
             self._drain(started + SLICE)
             self._follow_leadership()
+            lag = time.perf_counter() - started
             if self._may_extract():
                 await self._extract()
-            lag = time.perf_counter() - started
             if self._may_decide():
-                started = time.perf_counter()
-                self._decide(started + SLICE)
-                lag = max(lag, time.perf_counter() - started)
-                self._release()
+                await self._decide()
+            if self._may_decide():
+                await self._release()
+            started = time.perf_counter()
             self._publish()
             self._tidy()
+            lag = max(lag, time.perf_counter() - started)
             self._metrics.loop_lag.set(lag)
             self.turned_at = self._clock()
             await asyncio.sleep(0)
@@ -460,30 +462,60 @@ class Controller:
         # In a thread, since one evaluation may take as long as its cost limit lets it: the interpreter
         # switches between threads, so probes, feeds and the lease go on meanwhile. Nobody else touches the
         # engine.
-        ran, remaining = await asyncio.to_thread(self._extract_slice)
-        self._metrics.extractor_evaluations.inc(ran)
-        self._take(self._engine.settle())
+        evaluated, finished = self._engine.extractions.evaluations, self._engine.finished
+        remaining = await asyncio.to_thread(self._extract_slice)
+        self._metrics.extractor_evaluations.inc(self._engine.extractions.evaluations - evaluated)
         self._extraction_pending = remaining > 0
-        if ran:
-            # Holders first, then the pods that wait for what has been evaluated now.
-            self._take(self._engine.settle())
+        # Holders first, then the pods that wait for what is known now.
+        self._take(self._engine.settle())
+        if self._engine.finished > finished or not remaining:
             self._ready |= self._awaiting
             self._awaiting.clear()
 
-    def _extract_slice(self) -> tuple[int, int]:
+    def _extract_slice(self) -> int:
         until = time.perf_counter() + SLICE
-        ran, remaining = 0, self._engine.extract(0)
+        remaining = self._engine.extract(0)
         while remaining and time.perf_counter() < until:
             remaining = self._engine.extract(1)
-            ran += 1
-        return ran, remaining
+        return remaining
 
     def _may_decide(self) -> bool:
         return not self._stopping.is_set() and not self.obstacles()
 
-    def _decide(self, until: float) -> None:
+    async def _decide(self) -> None:
+        """Decide for a slice of time, in a thread for the same reason as extraction: a single search may try
+        hundreds of thousands of devices."""
         if not self._ready:
             return
+        self._make_order()
+        for pod, decision, changes in await asyncio.to_thread(self._decide_slice):
+            self._take(changes)
+            if isinstance(decision, Placed) and not self._may_decide():
+                # The end has come meanwhile, or another leader: nothing new is written.
+                for write in decision.writes:
+                    self._take(self._engine.forget(write.uid))
+                self._ready.add(pod)
+            else:
+                self._decided(pod, decision)
+
+    def _decide_slice(self) -> list[tuple[PodKey, Decision, Changes]]:
+        """Decisions, each made with those before it assumed."""
+        decided: list[tuple[PodKey, Decision, Changes]] = []
+        until = time.perf_counter() + SLICE
+        while self._order and time.perf_counter() < until:
+            pod = self._order.pop()
+            if pod not in self._ready:
+                continue
+            self._ready.discard(pod)
+            if pod in self._writing:
+                continue
+            with self._metrics.decision_seconds.time():
+                decision = self._engine.decide(pod, self._wall(), self._new_uuid)
+            changes = self._engine.assume(decision) if isinstance(decision, Placed) else Changes()
+            decided.append((pod, decision, changes))
+        return decided
+
+    def _make_order(self) -> None:
         now = self._clock()
         if not self._order or now > self._order_until:
             # Sorting is not free, so an order serves for a while; whoever comes meanwhile waits that long
@@ -494,13 +526,6 @@ class Controller:
             self._catch_up(pods)
             self._order = [pod for pod in reversed(pods) if pod in self._ready]
             self._order_until = now + 0.1
-        while self._order and time.perf_counter() < until:
-            pod = self._order.pop()
-            if pod not in self._ready:
-                continue
-            self._ready.discard(pod)
-            if pod not in self._writing:
-                self._decide_one(pod)
 
     def _catch_up(self, pods: tuple[PodKey, ...]) -> None:
         """A pause must not let others overtake: whoever was woken and stands before a ready pod goes now."""
@@ -512,9 +537,7 @@ class Controller:
             elif (parked := self._parked.get(pod)) is not None and parked.due:
                 waiting.append(pod)
 
-    def _decide_one(self, pod: PodKey) -> None:
-        with self._metrics.decision_seconds.time():
-            decision = self._engine.decide(pod, self._wall(), self._new_uuid)
+    def _decided(self, pod: PodKey, decision: Decision) -> None:
         match decision:
             case Placed():
                 self._metrics.decisions.labels("placed").inc()
@@ -581,11 +604,11 @@ class Controller:
     # Writes.
 
     def _place(self, placed: Placed) -> None:
-        self._take(self._engine.assume(placed))
+        """Carry out what is assumed already."""
         loop = asyncio.get_running_loop()
         for write in placed.writes:
             self._outcomes[write.uid] = loop.create_future()
-        self._metrics.compatible_reuse.inc(self._engine.reused(placed))
+        self._metrics.compatible_reuse.inc(placed.reused)
         task = asyncio.ensure_future(self._write(placed, self._clock()))
         self._writing[placed.pod] = task
         task.add_done_callback(_report)
@@ -622,7 +645,7 @@ class Controller:
             self._metrics.writes.labels(result.outcome.value).inc()
             self._metrics.write_seconds.observe(self._clock() - item.started)
             if result.outcome is Outcome.WRITTEN:
-                self._engine.confirm(result.uid, result.resource_version)
+                self._take(self._engine.confirm(result.uid, result.resource_version))
                 continue
             again = True
             if result.outcome is Outcome.UNKNOWN:
@@ -662,17 +685,22 @@ class Controller:
 
     # Release, tidying, views.
 
-    def _release(self) -> None:
+    async def _release(self) -> None:
         now = self._clock()
         if now < self._releases_at or not (self._look_for_releases or now > self._releases_at + 10.0):
             return
         self._releases_at, self._look_for_releases = now + 0.5, False
-        for release in self._engine.releases(self._wall()):
+        # In a thread, since it decides about the pods that an allocation waits for.
+        for release in await asyncio.to_thread(self._engine.releases, self._wall()):
+            if not self._may_decide():
+                return
             if release.uid not in self._releasing:
                 task = asyncio.ensure_future(self._give_back(release))
                 self._releasing[release.uid] = task
                 task.add_done_callback(_report)
         self.tell(self._engine.notices())
+        # What a release depends on may have to be looked up first.
+        self._extraction_pending = self._extraction_pending or self._engine.extract(0) > 0
 
     async def _give_back(self, release: Any) -> None:
         try:

@@ -3,7 +3,8 @@ late.
 
 The machine keeps the truth of the API server and a queue of watch events per object, delivered in any order
 between objects, late, and twice. After every step: no device holds claims of ours with different keys, no
-capacity is exceeded, and where nothing is under way the engine's memory equals one rebuilt from the objects.
+capacity is exceeded, numbers kept of the pools that changes name equal a recount of all, and where nothing is
+under way the engine's memory and its indexes equal those rebuilt from the objects.
 A pod is refused only when brute force finds no place for it either.
 """
 
@@ -11,19 +12,35 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from harness import objects as o
+from harness.worlds import decide
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sharing_affinity.allocator import Selectors
 from sharing_affinity.api import record as records
-from sharing_affinity.engine import Applied, ClaimWrite, Engine, Gone, NotServed, Options, Placed, Unplaced
+from sharing_affinity.engine import (
+    Applied,
+    Changes,
+    ClaimWrite,
+    DeviceState,
+    Engine,
+    Gone,
+    NotServed,
+    Options,
+    Placed,
+    PoolId,
+    PoolLocks,
+    Unplaced,
+)
 from sharing_affinity.engine.extracting import Extractions
+from sharing_affinity.engine.matching import MatchIndex, NotIndexed
 
 JSON = dict[str, Any]
 NODES = ("n0", "n1")
@@ -49,6 +66,18 @@ class Hold:
     variant: int | None
 
 
+def numbers(table: Iterable[PoolLocks]) -> dict[PoolId, tuple[int, int]]:
+    """Locked and unreconstructable devices of each pool."""
+    found = {}
+    for locks in table:
+        states = [device.state for device in locks.devices]
+        found[locks.driver, locks.pool] = (
+            states.count(DeviceState.LOCKED),
+            states.count(DeviceState.UNRECONSTRUCTABLE),
+        )
+    return found
+
+
 class ClusterLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -65,6 +94,7 @@ class ClusterLife(RuleBasedStateMachine):
         self.variant = dict.fromkeys(NODES, 0)
         self.generation = dict.fromkeys(NODES, 0)
         self.ours: set[str] = set()
+        self.numbers: dict[PoolId, tuple[int, int]] = {}
 
     @initialize(scoring=st.booleans())
     def start(self, scoring: bool) -> None:
@@ -113,7 +143,7 @@ class ClusterLife(RuleBasedStateMachine):
         else:
             self.delivered.pop(key, None)
         self.history.append(event)
-        self.engine.observe(event, self.now)
+        self.take(self.engine.observe(event, self.now))
 
     def deliver_all(self) -> None:
         while self.queues:
@@ -123,6 +153,12 @@ class ClusterLife(RuleBasedStateMachine):
     def extract(self) -> None:
         while self.engine.extract(100):
             pass
+
+    def take(self, changes: Changes) -> None:
+        """As the operator keeps its gauges: only pools that changes name are counted again."""
+        for pool in changes.pools:
+            self.numbers.pop(pool, None)
+            self.numbers.update(numbers(self.engine.lock_table([pool])))
 
     # --- what happens ---
 
@@ -165,7 +201,7 @@ class ClusterLife(RuleBasedStateMachine):
     @rule(data=st.data())
     def deliver_again(self, data: st.DataObject) -> None:
         """Watches restart and lists race: an old event comes once more."""
-        self.engine.observe(data.draw(st.sampled_from(self.history)), self.now)
+        self.take(self.engine.observe(data.draw(st.sampled_from(self.history)), self.now))
 
     @rule()
     def catch_up(self) -> None:
@@ -177,13 +213,9 @@ class ClusterLife(RuleBasedStateMachine):
         self.decide_on(data.draw(st.sampled_from(self.engine.pods())))
 
     def decide_on(self, key: tuple[str, str]) -> None:
-        self.extract()
-        decision = self.engine.decide(key, self.now, self.new_uuid)
-        if isinstance(decision, Unplaced) and decision.reason == "ExtractionPending":
-            self.extract()
-            decision = self.engine.decide(key, self.now, self.new_uuid)
+        decision = decide(self.engine, key, self.now, self.new_uuid)
         if isinstance(decision, Placed):
-            self.engine.assume(decision)
+            self.take(self.engine.assume(decision))
             for write in decision.writes:
                 self.writes[write.uid] = (write, decision)
         elif isinstance(decision, Unplaced):
@@ -205,15 +237,15 @@ class ClusterLife(RuleBasedStateMachine):
         raw = self.stored.get(("ResourceClaim", write.name))
         stale = raw is None or raw["metadata"]["uid"] != uid or "status" in raw
         if lost or stale or raw["metadata"]["resourceVersion"] != write.resource_version:
-            self.engine.forget(uid)
-            self.engine.forget(uid)
+            self.take(self.engine.forget(uid))
+            self.take(self.engine.forget(uid))
             return
         note = {"sharingaffinity.dev/allocation": records.encode(write.record.with_attempt("x"))}
         meta = {**raw["metadata"], "annotations": note}
         self.store({**raw, "metadata": meta, "status": {"allocation": write.allocation}})
         self.ours.add(uid)
         version = self.stored[("ResourceClaim", write.name)]["metadata"]["resourceVersion"]
-        self.engine.confirm(uid, version)
+        self.take(self.engine.confirm(uid, version))
 
     @precondition(lambda self: self.claims())
     @rule(data=st.data(), pod_too=st.booleans())
@@ -304,6 +336,28 @@ class ClusterLife(RuleBasedStateMachine):
         assert self.engine.fingerprint() == fresh.fingerprint()
         claims = [raw for (kind, _), raw in self.stored.items() if kind == "ResourceClaim"]
         assert self.engine.audit(claims) == ()
+
+    @invariant()
+    def numbers_equal_a_recount(self) -> None:
+        if hasattr(self, "engine"):
+            self.take(self.engine.settle())
+            assert self.numbers == numbers(self.engine.lock_table())
+
+    @invariant()
+    def indexes_are_what_the_pools_say(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        world = self.engine._world
+        for key, entry in world.matches._entries.items():
+            fresh = MatchIndex(world.pools, world.ledger, SELECTORS)
+            for index in (world.matches, fresh):
+                while not index._is_current(key):
+                    with suppress(NotIndexed):
+                        index.require([key])
+                    index.work()
+            for name in ("verdicts", "affinity", "stock", "sets", "elsewhere"):
+                assert getattr(entry, name) == getattr(fresh._entries[key], name), name
+            assert entry.where == fresh._entries[key].where
 
     # --- brute force ---
 

@@ -139,17 +139,18 @@ def test_kinds_of_errors(kind: str) -> None:
 
 
 def test_decisions_evaluate_nothing() -> None:
-    """H10: what is not known yet is queued, and the decision says so."""
+    """H10: what is not known yet is queued, and the decision says so: selectors first, then extractors."""
     w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice())
     w.engine.observe(Applied(o.claim("pod", "A")), w.now)
     w.engine.observe(Applied(o.pod("pod")), w.now)
     before = w.engine.extractions.evaluations
-    decision = w.engine.decide(("default", "pod"), w.now, w.new_uuid)
-    assert isinstance(decision, Unplaced)
-    assert decision.reason is Reason.EXTRACTION_PENDING
-    assert w.engine.extractions.evaluations == before
-    assert w.engine.extract(0) == 1
-    assert w.engine.extract(1) == 0
+    for _ in ("selectors", "extractors"):
+        decision = w.engine.decide(("default", "pod"), w.now, w.new_uuid)
+        assert isinstance(decision, Unplaced)
+        assert decision.reason is Reason.EXTRACTION_PENDING
+        assert w.engine.extractions.evaluations == before
+        assert w.engine.extract(0) == 1
+        assert w.engine.extract(10) == 0
     assert isinstance(w.engine.decide(("default", "pod"), w.now, w.new_uuid), Placed)
     assert w.engine.extractions.evaluations == before + 1
 

@@ -1,5 +1,6 @@
 """The one loop is never held for long: not by a relist of ten thousand claims, nor by their audit, nor by an
-extractor that is as costly as admission allows.
+extractor that is as costly as admission allows, a new kind of request on a large cluster, a rule for all its
+pools, or a search that does not end.
 
 What is measured is the CPU time the loop's own thread spends from one turn of the loop to the next. Other
 processes do not count, so a busy machine does not fail the test; other threads do not count either, so
@@ -12,14 +13,15 @@ import asyncio
 import datetime
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 from harness import objects as o
 
-from sharing_affinity.engine import Engine, Options
+from sharing_affinity.engine import Engine, Options, Reason
 from sharing_affinity.runtime import audit
 from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.events import Recorder
@@ -117,9 +119,9 @@ async def observe(controller: Controller, *raws: Json) -> None:
         await controller.deliver(kind, known.page([raw]))
 
 
-async def publish(controller: Controller) -> None:
+async def publish(controller: Controller, nodes: int = NODES) -> None:
     await observe(controller, o.device_class())
-    for number in range(NODES):
+    for number in range(nodes):
         name = f"node-{number:02}"
         devices = [o.device(f"eth{index}", slots="64") for index in range(8)]
         await observe(
@@ -210,4 +212,54 @@ async def test_a_hostile_extractor_leaves_the_loop_to_others(controller: Control
 
     assert holds.longest < BOUND
     # The interpreter switches between threads: nobody waits for an evaluation to end.
+    assert holds.gap < 1.0
+
+
+def reasons(controller: Controller) -> Counter[Reason]:
+    return Counter(parked.reason for parked in controller._parked.values())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - the controller's own state
+            await asyncio.sleep(0.01)
+
+
+async def test_new_kinds_of_requests_and_a_rule_on_a_large_cluster(controller: Controller) -> None:
+    await publish(controller, 600)
+    wanted = [o.request(selectors=[o.cel(f"device.driver != 'x{kind}'")], slots="65") for kind in range(8)]
+    async with watched("eight new kinds of requests") as kinds:
+        for number, request in enumerate(wanted):
+            await observe(controller, o.claim(f"p{number}", "A", requests=[request]), o.pod(f"p{number}"))
+        await until(lambda: reasons(controller)[Reason.NO_NODE] == len(wanted))
+    async with watched("a rule for all pools") as rule:
+        await observe(
+            controller,
+            {
+                "apiVersion": "resource.k8s.io/v1beta2",
+                "kind": "DeviceTaintRule",
+                "metadata": o.meta("broken"),
+                "spec": {
+                    "deviceSelector": {"driver": o.DRIVER},
+                    "taint": {"key": "example.com/broken", "effect": "NoSchedule"},
+                },
+            },
+        )
+        world = controller._engine._world
+        await until(lambda: "broken" in world.rules and not world.stale_pools and not world.matches.busy)
+    assert kinds.longest < BOUND
+    assert rule.longest < BOUND
+
+
+async def test_a_search_without_an_end_leaves_the_loop_to_others(controller: Controller) -> None:
+    """Two requests of one claim can never have what they ask for; all pairs of devices are tried."""
+    devices = [o.device(f"eth{i}", slots="64", attributes={"index": {"int": i}}) for i in range(64)]
+    await observe(controller, o.device_class(), o.node(), o.metadata_slice(), o.device_slice(devices))
+    wanted = [o.request(f"r{i}") for i in range(8)]
+    claim = o.claim("hostile", "A", requests=wanted, constraints=[{"distinctAttribute": f"{o.DRIVER}/index"}])
+    claim["spec"]["devices"]["requests"].append(o.request("never", slots="65"))
+    async with watched("search without an end") as holds:
+        await observe(controller, claim, o.pod("hostile"))
+        await until(lambda: bool(reasons(controller)[Reason.NO_NODE]))
+    assert holds.longest < BOUND
     assert holds.gap < 1.0
