@@ -1,5 +1,5 @@
 """The ``affinity-driver`` command: ``run`` serves, ``status`` shows, ``probe`` asks whether a driver is
-alive, ``metadata-sidecar`` describes the devices of other drivers.
+alive, ``metadata-sidecar`` describes the devices of other drivers, ``extractors`` changes what is published.
 
 Exit codes: 0 good, 1 not alive (``probe``), 2 bad input, 3 no access to the API server or the node's folders.
 """
@@ -25,6 +25,7 @@ from .mirror import command as mirror
 from .profiles import PROFILES, ProfileOptions
 from .publish.controller import PublisherOptions
 from .publish.desired import Fence
+from .rollout import command as rollout
 
 GOOD, NOT_ALIVE, BAD_INPUT, NO_ACCESS = 0, 1, 2, 3
 
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     probe.add_argument("--timeout", type=float, default=5.0, help="seconds; default: %(default)s")
     probe.set_defaults(function=_probe)
     mirror.add_parser(commands)
+    rollout.add_parser(commands)
     return top
 
 

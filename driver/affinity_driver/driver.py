@@ -176,7 +176,8 @@ class Driver:
         """See ``kubeletplugin.service.Plugin``."""
         body = read_claim(self._api, claim.namespace, claim.name, claim.uid, seconds)
         devices = self.devices()
-        wanted = self._resolver.resolve(body, frozenset(devices))
+        published = self._publisher.extractors() if self.options.publish else ()
+        wanted = self._resolver.resolve(body, frozenset(devices), published)
         try:
             prepared = self.state.prepare(wanted, devices)
         except IncompatibleError as error:

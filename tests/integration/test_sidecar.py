@@ -25,6 +25,7 @@ from e2e.errors import ApiError
 from e2e.product import DRIVER_NAMESPACE
 
 pytestmark = pytest.mark.integration
+COMMAND = [sys.executable, "-m", "affinity_driver"]
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def publisher(site: Site, node: str) -> Iterator[Publisher]:
 
 
 def extractors(folder: Path, *entries: dict[str, str]) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "extractors.yaml"
     path.write_text(yaml.safe_dump({"sharingAffinity": list(entries)}))
     return path
@@ -69,6 +71,7 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
     site: Site, node: str, publisher: Publisher, tmp_path: Path
 ) -> None:
     cluster, driver = site.cluster, site.driver
+    admin = [f"--driver={driver}", f"--kubeconfig={cluster.kubeconfig}"]
     publisher.publish(devices(site, "eth1"), devices(site, "eth2"))
     joined = complete(cluster, node, driver)
     with (
@@ -121,21 +124,22 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
         site.pod("a-3")
         eventually("a-3 joins a", lambda: site.allocation("a-3") == places["a-1"], 30, process)
 
+        # A roll-out on one pool, which the file knows nothing of.
+        changed = SUBNET["expression"].replace("==", "  ==")
+        path = extractors(tmp_path / "rolled", {**SUBNET, "expression": changed})
+        subprocess.run(
+            [*COMMAND, "extractors", "apply", "-f", path, "--wait=20", *admin], check=True, timeout=60
+        )
+        (metadata,) = pool_objects(cluster, node, driver)[1]
+        assert metadata["spec"]["sharingAffinity"][0]["expression"] == changed
+
         # Somebody deletes the fence: it is back at once, metadata only when it has settled.
         cluster.request("DELETE", f"{RULES}/sharing-affinity-{driver}")
         wait_for("the fence again", lambda: cluster.request("GET", f"{RULES}/sharing-affinity-{driver}"), 20)
         wait_for("metadata withdrawn", lambda: not pool_objects(cluster, node, driver)[1], 20)
         wait_for("a complete pool", joined, 20)
 
-    withdraw = [
-        sys.executable,
-        "-m",
-        "affinity_driver",
-        "metadata-sidecar",
-        f"--driver={driver}",
-        "--withdraw",
-    ]
-    subprocess.run([*withdraw, f"--kubeconfig={cluster.kubeconfig}"], check=True, timeout=60)
+    subprocess.run([*COMMAND, "metadata-sidecar", "--withdraw", *admin], check=True, timeout=60)
     assert pool_objects(cluster, node, driver)[1] == []
     with pytest.raises(ApiError, match="not found"):
         cluster.request("GET", f"{RULES}/sharing-affinity-{driver}")

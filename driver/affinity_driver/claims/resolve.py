@@ -55,10 +55,18 @@ class Resolver:
 
     def warm_up(self) -> None:
         """Compile the extractors now; the first claim need not wait for it."""
-        self._extract([DeviceConfig(FROM_CLAIM, (), self._driver, "{}")])
+        self._extract(self._decoder.extractors(), [DeviceConfig(FROM_CLAIM, (), self._driver, "{}")])
 
-    def resolve(self, claim: JsonObject, device_names: frozenset[str]) -> PreparedClaim:
-        """The claim's shares of our devices, phase Started. Raises ClaimChangedError or ConfigError."""
+    def resolve(
+        self,
+        claim: JsonObject,
+        device_names: frozenset[str],
+        extractors: Sequence[Extractor] | None = None,
+    ) -> PreparedClaim:
+        """The claim's shares of our devices, phase Started. Raises ClaimChangedError or ConfigError.
+
+        ``extractors``: those that are published, where they are not the profile's own.
+        """
         metadata = claim["metadata"]
         try:
             allocation = parse_allocation(claim["status"]["allocation"], metadata["name"])
@@ -76,7 +84,7 @@ class Resolver:
                 raise ClaimChangedError(f"device {result.device} does not exist (any more)")
             configs = in_scope_configs(allocation.configs, self._driver, result.request)
             settings = self._settings(configs, result.request)
-            keys = self._keys(configs, result)
+            keys = self._keys(extractors or self._decoder.extractors(), configs, result)
             shares.append(
                 Share(
                     request=result.request,
@@ -106,8 +114,10 @@ class Resolver:
                 raise ConfigError(f"config of {whose} for request {request}: {error}") from error
         return settings
 
-    def _keys(self, configs: Sequence[DeviceConfig], result: AllocationResult) -> Mapping[str, str]:
-        outcome = self._extract(configs)
+    def _keys(
+        self, extractors: Sequence[Extractor], configs: Sequence[DeviceConfig], result: AllocationResult
+    ) -> Mapping[str, str]:
+        outcome = self._extract(extractors, configs)
         if isinstance(outcome, Extracted):
             return dict(outcome.keys)
         if isinstance(outcome, Unsatisfied):
@@ -119,11 +129,11 @@ class Resolver:
             )
         raise ConfigError(f"request {result.request}: {outcome.message}")
 
-    def _extract(self, configs: Sequence[DeviceConfig]) -> Extraction:
+    def _extract(self, extractors: Sequence[Extractor], configs: Sequence[DeviceConfig]) -> Extraction:
         with self._lock:  # the evaluator's memo belongs to one thread at a time
             if self._evaluator is None:
                 self._evaluator = CelEvaluator(MEMO)
-            return extract(self._decoder.extractors(), configs, self._evaluator)
+            return extract(extractors, configs, self._evaluator)
 
 
 def _consumed(claim: JsonObject) -> dict[tuple[str, str, str, str, str], Mapping[str, str]]:

@@ -53,7 +53,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Mirror until SIGTERM."""
-    configure(arguments.log_format, arguments.log_level)
     if problem := _contradiction(arguments):
         print(f"affinity-driver: {problem}", file=sys.stderr)
         return BAD_INPUT
@@ -74,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         hint = "; DeviceTaintRules need Kubernetes 1.37" if error.code == 404 else ""
         print(f"affinity-driver: cannot read DeviceTaintRules: {error}{hint}", file=sys.stderr)
         return NO_ACCESS
+    configure(arguments.log_format, arguments.log_level)
     events = NodeEvents(api, arguments.node_name or "", f"metadata-sidecar.{arguments.driver}")
 
     def warn(reason: str, message: str) -> None:

@@ -25,6 +25,7 @@ from affinity_driver.kube import Api, ApiError
 from affinity_driver.publish.desired import METADATA_SLICES, RESOURCE_SLICES
 from affinity_driver.publish.diff import Verb, Write
 from affinity_driver.publish.loop import Loop
+from affinity_driver.publish.override import carries, stored, without
 from sharing_affinity.api import Extractor
 
 from .desired import is_ours, plan, wanted
@@ -86,8 +87,8 @@ class Sidecar:
         pools = {item["spec"]["pool"]["name"] for item in slices}
         now = self._clock()
         self._seen.update(dict.fromkeys(pools, now))
-        extractors = self._extractors()
-        described = wanted(slices, dict.fromkeys(pools, extractors))
+        own = tuple(self._extractors())
+        described = wanted(slices, {pool: self._for_pool(own, by_pool[pool]) for pool in pools})
         for pool in sorted(pools | by_pool.keys()):
             existing = sorted(by_pool[pool], key=lambda item: str(item["metadata"]["name"]))
             if others := [item for item in existing if not is_ours(item)]:
@@ -104,6 +105,20 @@ class Sidecar:
             elif pool in described:
                 self._perform(plan(described[pool], existing))
         return waiting if waiting > 0 else self._options.resync
+
+    def _for_pool(self, own: tuple[Extractor, ...], metadata: list[JsonObject]) -> tuple[Extractor, ...]:
+        """What was rolled out on the pool, else the file's; ends the former when both are the same."""
+        rolled_out = stored(metadata)
+        if rolled_out is None:
+            return own
+        if not rolled_out.over(own):
+            return rolled_out.extractors
+        for index, item in enumerate(metadata):
+            if carries(item) and is_ours(item):
+                metadata[index] = self._api.update(
+                    f"{METADATA_SLICES}/{item['metadata']['name']}", without(item)
+                )
+        return own
 
     def withdraw(self) -> None:
         """Give the devices back to kube-scheduler: metadata first, so that the operator stops, then our rule.

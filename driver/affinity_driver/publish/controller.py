@@ -17,10 +17,12 @@ import structlog
 
 from affinity_driver.json_types import JsonObject
 from affinity_driver.kube import Api, ApiError
+from sharing_affinity.api import Extractor
 
 from .desired import METADATA_SLICES, RESOURCE_SLICES, Fence, Member, Pool, members
 from .diff import Verb, Write, fence_ages, keep_fence_age, plan, unfenced_in_use
 from .loop import Loop
+from .override import Override, carries, stored, with_override, without
 from .semantic import differences, gates_of
 from .validate import problems
 
@@ -92,6 +94,8 @@ class Publisher:
         self._loop = Loop(api, "publish", self.sync, watched, self._failed, self._calm)
         self._fenced_since: dict[str, str] = {}
         self._settled_at: float | None = None
+        self._rolled_out: Override | None = None
+        self._extractors: tuple[Extractor, ...] | None = None
         self._as_stored: dict[tuple[str, str], tuple[JsonObject, JsonObject]] = {}
         self._dropped: dict[tuple[str, str], str] = {}
         self._reported: set[str] = set()
@@ -126,11 +130,19 @@ class Publisher:
             self._report("PoolInvalid", "faulty pool, not published: " + "; ".join(wrong))
             return self._options.resync
         existing = {path: self._list(path, pool) for path in (RESOURCE_SLICES, METADATA_SLICES)}
+        override = self._override(pool, existing[METADATA_SLICES])
+        if override is not None:
+            pool = replace(pool, extractors=override.extractors)
         settling = self._settling(pool, existing)
         if settling > 0:
             pool = replace(pool, extractors=())
+        else:
+            self._extractors = pool.extractors
         self._fenced_since.update(fence_ages(existing[RESOURCE_SLICES]))
         wanted = {(member.collection, member.name): member for member in members(pool)}
+        if override is not None and pool.extractors:
+            first = next(iter(wanted.values()))
+            wanted[first.collection, first.name] = replace(first, body=with_override(first.body, override))
         todo = plan([self._as_accepted(member) for member in wanted.values()], existing)
         for write in todo.writes:
             self._perform(write, wanted.get((write.collection, write.name)), todo.generation)
@@ -141,6 +153,34 @@ class Publisher:
             self._renewals.append(time.monotonic())
         self._observer.published(todo.generation, len(wanted), len(todo.writes))
         return settling if settling > 0 else self._options.resync
+
+    def extractors(self) -> tuple[Extractor, ...]:
+        """The extractors that are published, by which claims have to be judged too; empty while none are.
+
+        Asks the API server when there was no pass yet. Raises ApiError.
+        """
+        if self._extractors is None:
+            pool = self._pool()
+            rolled_out = stored(self._list(METADATA_SLICES, pool))
+            self._extractors = rolled_out.extractors if rolled_out and pool.extractors else pool.extractors
+        return self._extractors
+
+    def _override(self, pool: Pool, metadata: list[JsonObject]) -> Override | None:
+        """What was rolled out on the pool. Ends it, on the server too, when our own extractors are the same.
+
+        Remembered while the pool has no metadata, as when a new fence settles.
+        """
+        if metadata:
+            self._rolled_out = stored(metadata)
+        if self._rolled_out is None or not pool.extractors or not self._rolled_out.over(pool.extractors):
+            return self._rolled_out if pool.extractors else None
+        for index, item in enumerate(metadata):
+            if carries(item):
+                path = f"{METADATA_SLICES}/{item['metadata']['name']}"
+                metadata[index] = self._api.update(path, without(item))
+        self._log.info("the rolled-out extractors are this version's own now", pool=pool.name)
+        self._rolled_out = None
+        return None
 
     def _settling(self, pool: Pool, existing: Mapping[str, Sequence[JsonObject]]) -> float:
         """Seconds until extractors may be published (design rule H4): schedulers have to see a new fence

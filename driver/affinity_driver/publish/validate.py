@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from sharing_affinity.api import Extractor, names
 
@@ -53,11 +54,18 @@ def problems(pool: Pool) -> list[str]:
                 found.append(
                     f"device {device.name!r}: capacity {name!r} has a requestPolicy, but is not shareable"
                 )
-    for name, times in Counter(extractor.name for extractor in pool.extractors).items():
-        if times > 1:
-            found.append(f"extractor {name!r} is there {times} times; the pool would be invalid")
-    found += [problem for extractor in pool.extractors if (problem := extractor_problem(extractor))]
+    found += extractor_problems(pool.extractors)
     return found
+
+
+def extractor_problems(extractors: Sequence[Extractor]) -> list[str]:
+    """What is wrong with the names and sizes of a pool's extractors."""
+    found = [
+        f"extractor {name!r} is there {times} times; the pool would be invalid"
+        for name, times in Counter(extractor.name for extractor in extractors).items()
+        if times > 1
+    ]
+    return found + [problem for extractor in extractors if (problem := extractor_problem(extractor))]
 
 
 def extractor_problem(extractor: Extractor) -> str:

@@ -25,6 +25,9 @@ FENCE_EFFECT: Final = "NoSchedule"
 
 RECORD_ANNOTATION: Final = f"{GROUP}/allocation"
 """On claims: the record of the operator's own allocation (H2), written by the operator only."""
+EXTRACTORS_ANNOTATION: Final = f"{GROUP}/extractors"
+"""On metadata slices: extractors rolled out on the pool instead of its publisher's own; see
+docs/driver-authors.md."""
 DELETE_PROTECTION_FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Must be on a claim before its allocation is written, or nobody deallocates it later."""
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
