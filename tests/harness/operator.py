@@ -95,10 +95,12 @@ class Process:
         except OSError as error:
             return 0, str(error)
 
-    def metric(self, name: str) -> float:
-        """A metric's value, summed over its labels; 0.0 when it is not there."""
+    def metric(self, name: str, labels: str = "") -> float:
+        """A metric's value, summed over its labels or only those that contain ``labels``; 0.0 when it is
+        not there."""
         _, text = self.get("/metrics")
-        values = re.findall(rf"^sharing_affinity_{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        inside = rf"{{[^}}]*{re.escape(labels)}[^}}]*}}" if labels else r"(?:{[^}]*})?"
+        values = re.findall(rf"^sharing_affinity_{name}{inside} (\S+)$", text, re.MULTILINE)
         return sum(map(float, values))
 
     def allocating(self) -> bool:
@@ -358,6 +360,13 @@ class Site:
     def get_pod(self, name: str) -> Json:
         found: Json = self.cluster.request("GET", self.path("pod", name))
         return found
+
+    def gone(self, pod: str) -> bool:
+        try:
+            self.get_pod(pod)
+        except ApiError as error:
+            return error.status == 404
+        return False
 
     def node_of(self, pod: str) -> str:
         return str(self.get_pod(pod)["spec"].get("nodeName", ""))

@@ -511,6 +511,60 @@ def test_higher_priority_goes_first(kubeconfig: Path, operator: Process, site: S
     assert not site.node_of("low")
 
 
+def test_a_pod_that_preempts_gets_its_devices_on_the_node_it_is_nominated_to(
+    operator: Process, site: Site
+) -> None:
+    """Both nodes are full: the claim is allocated where preemption can make room, and the scheduler evicts
+    and binds there. What it first failed for was the cpu, so it looks again when some pod ends, not when
+    the claim is allocated (docs/limitations.md)."""
+    for name, value in (("low", 1), ("high", 1000)):
+        site.create_cluster(
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            {"metadata": {"name": f"{name}-{site.tag}"}, "value": value},
+        )
+    nodes = [site.node(name, allocatable={"cpu": "2"}) for name in ("n1", "n2")]
+    for node in nodes:
+        site.publish(node, ["eth1", "eth2"])
+    container = {"name": "main", "image": "none"}
+    body = {"containers": [container], "nodeName": nodes[0], "terminationGracePeriodSeconds": 0}
+    site.cluster.request("POST", site.path("pod"), {"metadata": {"name": "bystander"}, "spec": body})
+
+    def run(name: str, subnet: str, priority: str, node: str = "") -> None:
+        site.claim(name, subnet)
+        site.pod(
+            name,
+            priorityClassName=f"{priority}-{site.tag}",
+            containers=[{**container, "resources": {"requests": {"cpu": "2"}, "claims": [{"name": "c0"}]}}],
+            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+        )
+
+    run("low-1", "a", "low", nodes[0])
+    run("low-2", "b", "low", nodes[1])
+    bound(site, "low-1", "low-2")
+    run("high", "b", "high")
+    eventually("the allocation", lambda: site.allocation("high"))
+    assert not site.node_of("high")
+    site.delete_pod("bystander")
+    bound(site, "high")
+
+    # Packing: the node of the same lock, and the other's pod was left alone.
+    assert site.node_of("high") == nodes[1]
+    assert site.node_of("low-1") == nodes[0]
+    assert site.gone("low-2")
+    assert site.allocation("high") is not None
+    eventually("the victim's claim to be free", lambda: site.allocation("low-2") is None)
+    assert operator.metric("late_wakeups_total") == 0
+
+
+def test_a_pod_whose_claims_are_still_to_come_is_counted_as_waiting(operator: Process, site: Site) -> None:
+    site.publish(site.node("n1"))
+    site.pod("early")
+    eventually("the metric", lambda: operator.metric("parked_pods", 'reason="WaitingForClaims"') == 1)
+    site.claim("early")
+    bound(site, "early")
+    eventually("the metric", lambda: operator.metric("parked_pods", 'reason="WaitingForClaims"') == 0)
+
+
 def test_a_pool_that_is_away_keeps_its_holders(operator: Process, site: Site) -> None:
     """Slices vanish when the kubelet restarts: held devices take nothing, and come back as they were."""
     node = site.node("n1")

@@ -446,7 +446,7 @@ def test_a_hostile_extractor_holds_up_nobody_else(kubeconfig: Path, site: Site) 
         assert slowest < 1.0
 
 
-def test_a_server_without_the_gates_is_refused_by_name(
+def test_permissions_that_cannot_be_asked_for_are_a_lack_of_access(
     kubeconfig: Path, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     through = proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig")
@@ -512,6 +512,22 @@ def test_only_the_last_of_twenty_nodes_fits(kubeconfig: Path, site: Site) -> Non
         bound(site, "seeker", seconds=120)
 
     assert site.node_of("seeker") == names[-1]
+
+
+def test_claims_are_written_no_faster_than_the_limit(kubeconfig: Path, site: Site) -> None:
+    """Two requests for each allocation, ten a second: eight allocations take more than a second."""
+    site.publish(site.node("n1"))
+    with running(kubeconfig, *FAST, "--kube-api-qps", "10", "--kube-api-burst", "2") as operator:
+        for number in range(8):
+            site.claim(f"p{number}")
+        started = time.monotonic()
+        for number in range(8):
+            site.pod(f"p{number}")
+        bound(site, *(f"p{number}" for number in range(8)))
+        took = time.monotonic() - started
+        assert operator.metric("claim_writes_total", 'outcome="written"') == 8
+
+    assert took > (2 * 8 - 2) / 10 - 0.1
 
 
 def test_sigint_is_a_graceful_stop_too(kubeconfig: Path) -> None:

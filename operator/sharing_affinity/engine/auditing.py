@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from sharing_affinity.api import BadObject, Claim, parse_claim
 from sharing_affinity.engine.types import Applied, Changes, Notice
 from sharing_affinity.engine.world import World, merged, older, salvage_claim
+
+STEP: Final = 200
+"""Claims that are looked at before others get their turn: about 10 ms."""
 
 
 def _understood(claims: Iterable[Mapping[str, Any]]) -> dict[str, Claim]:
@@ -24,7 +27,7 @@ def _understood(claims: Iterable[Mapping[str, Any]]) -> dict[str, Claim]:
 
 
 def audit(
-    world: World, claims: Iterable[Mapping[str, Any]], version: str = "", step: int = 200
+    world: World, claims: Iterable[Mapping[str, Any]], version: str = "", step: int = STEP
 ) -> Iterator[tuple[str, ...]]:
     """Lines about claims whose holds in memory are not those of the list, from ``step`` claims at a time, so
     that others get their turn. Assumed claims are not compared.
@@ -121,4 +124,6 @@ def rebuild(world: World, claims: Iterable[Mapping[str, Any]] | None, now: float
             changes = merged(changes, world.remove_claim(key))
         for raw in listed:
             changes = merged(changes, world.observe(Applied(raw), now))
-    return merged(changes, world.rederive_all())
+    for step in world.rederive_steps(STEP):
+        changes = merged(changes, step)
+    return changes

@@ -177,7 +177,7 @@ class Engine:
         return tuple(line for lines in self.audit_steps(claims, version) for line in lines)
 
     def audit_steps(
-        self, claims: Iterable[Mapping[str, Any]], version: str = "", step: int = 200
+        self, claims: Iterable[Mapping[str, Any]], version: str = "", step: int = auditing.STEP
     ) -> Iterator[tuple[str, ...]]:
         """:meth:`audit` in steps of at most ``step`` claims each; events may be observed between them."""
         return auditing.audit(self._world, claims, version, step)
@@ -190,6 +190,11 @@ class Engine:
         """Derive the claim state anew from a list (or from what was observed), then re-apply the
         assumptions."""
         return auditing.rebuild(self._world, claims, now)
+
+    def rebuild_steps(self, step: int = auditing.STEP) -> Iterator[Changes]:
+        """:meth:`rebuild` from what was observed, at most ``step`` claims at a time; events may be observed
+        between steps, but decide only after the last."""
+        return self._world.rederive_steps(step)
 
     def fingerprint(self) -> object:
         """All derived state as one comparable value: equal for engines that know the same objects."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -644,21 +644,32 @@ class World:
     def remove_claim(self, key: ClaimKey) -> Changes:
         return self._remove("ResourceClaim", *key, 0.0)
 
-    def rederive_all(self) -> Changes:
-        """Every holder anew: drop all holds, then enter them from claims and assumptions."""
-        for uid in tuple(self.ledger.claims()):
-            self._touch(self.ledger.drop(uid))
-        self._unextracted.clear()
-        touched: set[DeviceId] = set()
-        for claim in self.claims.values():
-            assumption = self.assumed.get(claim.meta.uid)
-            if claim.allocation is not None:
-                touched |= self._hold(claim, claim.allocation, claim.record)
-            elif assumption is not None:
-                touched |= self._hold(claim, assumption.allocation, assumption.record)
-        for pod in self.pods.values():
-            self._pin(pod)
-        return Changes(pods=self.waiting(), pools=self._affinity_pools(d[:2] for d in touched))
+    def rederive_steps(self, step: int) -> Iterator[Changes]:
+        """Every holder anew, from claims and assumptions, ``step`` of them at a time; what nothing holds any
+        more is dropped. Each is right by itself, so events may be observed in between."""
+        keys = {claim.meta.uid: key for key, claim in self.claims.items()}
+        uids = iter(tuple(dict.fromkeys((*self.ledger.claims(), *keys))))
+        while chunk := list(islice(uids, step)):
+            touched: set[DeviceId] = set()
+            for uid in chunk:
+                self._unextracted.pop(uid, None)
+                touched |= self._touch(self.ledger.drop(uid))
+                claim = self.claims.get(keys.get(uid, ("", "")))
+                if claim is None or claim.meta.uid != uid:
+                    continue
+                assumption = self.assumed.get(uid)
+                if claim.allocation is not None:
+                    touched |= self._hold(claim, claim.allocation, claim.record)
+                elif assumption is not None:
+                    touched |= self._hold(claim, assumption.allocation, assumption.record)
+            yield Changes(pools=self._affinity_pools(d[:2] for d in touched))
+        pods = iter(tuple(self.pods))
+        while some := list(islice(pods, step)):
+            for key in some:
+                if (pod := self.pods.get(key)) is not None:
+                    self._pin(pod)
+            yield Changes()
+        yield Changes(pods=self.waiting())
 
     @property
     def unextracted(self) -> int:

@@ -22,7 +22,7 @@ import contextlib
 import heapq
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -59,6 +59,9 @@ BUSY_VIEWS: Final = 5.0
 """The same while pods are being placed: views are written behind them."""
 FLUSH: Final = 300.0
 """Seconds after which a parked pod is tried again though nothing woke it."""
+
+#: Pods that wait for what surely comes, and not for others: no reason to hold them up.
+AT_ONCE: Final = frozenset({Reason.EXTRACTION_PENDING, Reason.WAITING})
 
 log = structlog.get_logger("controller")
 
@@ -127,6 +130,7 @@ class Controller:
         #: Monotonic time of the last turn of the loop.
         self.turned_at = clock()
         self._listing: set[str] = set()
+        self._rebuilding = False
         self._settled_term = 0
         self._led = False
         self._take_over_task: asyncio.Task[None] | None = None
@@ -190,13 +194,16 @@ class Controller:
             self._recorder.emit(about, notice.reason, notice.message)
 
     async def repair(self) -> None:
-        """Derive the claim state anew from what was observed, and decide again about everything."""
-
-        def rebuild(engine: Engine) -> None:
-            self._take(engine.rebuild(None, self._wall()))
-            self._ready.update(engine.pods())
-
-        await self.ask(rebuild)
+        """Derive the claim state anew from what was observed, a step at a time, and decide again about
+        everything. Nothing is decided meanwhile."""
+        self._rebuilding = True
+        try:
+            steps: Iterator[Changes] = await self.ask(lambda engine: engine.rebuild_steps())
+            while (changes := await self.ask(lambda _: next(steps, None))) is not None:
+                self._take(changes)
+        finally:
+            self._rebuilding = False
+        self._ready.update(self._engine.pods())
 
     def poke(self) -> None:
         """Something outside changed (leadership): take a turn."""
@@ -206,6 +213,8 @@ class Controller:
     def obstacles(self) -> list[str]:
         """Why nothing is allocated now; empty when decisions are made."""
         found = self.blind()
+        if self._rebuilding:
+            found.append("the claim state is being derived anew")
         if not self._lead.leading:
             found.append("this replica does not lead")
         elif self._settled_term != self._lead.term:
@@ -560,7 +569,11 @@ class Controller:
             case NotServed(reason, message):
                 self._by_net.discard(pod)
                 self._metrics.decisions.labels(reason.value).inc()
-                self._parked.pop(pod, None)
+                if reason is Reason.WAITING:
+                    # Its claims are still to come, and they wake it.
+                    self._park(pod, reason, None)
+                else:
+                    self._parked.pop(pod, None)
                 if message:
                     self._tell_pod(pod, reason.value, message)
 
@@ -573,7 +586,7 @@ class Controller:
         now = self._clock()
         before = self._parked.get(pod)
         attempts = before.attempts + 1 if before is not None and now - before.last < 30.0 else 1
-        pause = 0.0 if reason is Reason.EXTRACTION_PENDING else min(5.0, 0.0125 * 2 ** min(attempts, 10))
+        pause = 0.0 if reason in AT_ONCE else min(5.0, 0.0125 * 2 ** min(attempts, 10))
         self._parked[pod] = _Parked(reason, attempts, now, now + pause)
         if retry_at is not None:
             wait = max(pause, retry_at - self._wall() + 0.01)

@@ -169,10 +169,15 @@ async def test_a_relist_and_an_audit_of_ten_thousand_claims(controller: Controll
         differences = await audit.compare(controller, claims[::2], "100000")
         controller.tell(await controller.ask(Engine.misplaced))
 
+    before = await controller.ask(Engine.fingerprint)
+    async with watched("rebuild") as rebuilt:
+        await controller.repair()
+    assert await controller.ask(Engine.fingerprint) == before
+
     assert differences == ()
     table = await controller.ask(Engine.lock_table)
     assert sum(len(d.holders) for locks in table for d in locks.devices) == CLAIM_COUNT / 2
-    for holds in (first, again, gone, audited):
+    for holds in (first, again, gone, audited, rebuilt):
         assert holds.longest < BOUND
 
 
