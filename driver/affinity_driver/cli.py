@@ -22,7 +22,7 @@ from .kube import CredentialsError, KubeClient, from_kubeconfig, in_cluster
 from .kubeletplugin.sockets import SocketPathError
 from .logs import configure
 from .mirror import command as mirror
-from .profiles import PROFILES, ProfileOptions
+from .profiles import PROFILES, ProfileError, ProfileOptions, find
 from .publish.controller import PublisherOptions
 from .publish.desired import Fence
 from .rollout import command as rollout
@@ -85,11 +85,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--profile", choices=sorted(PROFILES), default="nic", help="default: %(default)s")
+    command.add_argument(
+        "--profile", type=_profile, default="nic",
+        help=f"{', '.join(sorted(PROFILES))}, a Python file, or a module with one; default: %(default)s",
+    )  # fmt: skip
     command.add_argument("--driver-name", help="default: the profile's")
     command.add_argument(
         "--kubelet-root-dir", type=Path, default=Path("/var/lib/kubelet"), help="default: %(default)s"
     )
+
+
+def _profile(text: str) -> str:
+    try:
+        find(text)
+    except ProfileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _positive(text: str) -> int:
@@ -157,10 +168,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    name = arguments.driver_name or PROFILES[arguments.profile].driver
+    name = arguments.driver_name or find(arguments.profile).driver
     return status.show(arguments.kubelet_root_dir / "plugins" / name, arguments.output)
 
 
 def _probe(arguments: argparse.Namespace) -> int:
-    name = arguments.driver_name or PROFILES[arguments.profile].driver
+    name = arguments.driver_name or find(arguments.profile).driver
     return status.probe(arguments.kubelet_root_dir / "plugins" / name, arguments.timeout)

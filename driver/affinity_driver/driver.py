@@ -32,7 +32,7 @@ from .kubeletplugin.server import UnixServer
 from .kubeletplugin.service import SERVICE_V1, ClaimRef, DRAPlugin
 from .kubeletplugin.sockets import Instance, plugin_socket, registration_socket
 from .metrics import Metrics
-from .profiles import PROFILES, ProfileOptions
+from .profiles import ProfileOptions, find
 from .publish.controller import Publisher, PublisherOptions
 from .publish.desired import Device, Fence, Pool
 from .state.device_state import DeviceState, PreparedDevice
@@ -45,7 +45,10 @@ THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class DriverOptions:
-    """All that can be chosen on the command line. Folders are as the kubelet sees them."""
+    """All that can be chosen on the command line. Folders are as the kubelet sees them.
+
+    ``profile`` is what ``profiles.find`` takes.
+    """
 
     profile: str
     node: str
@@ -79,7 +82,7 @@ class Driver:
     def __init__(self, options: DriverOptions, api: Api, disk: Disk | None = None) -> None:
         self.options = options
         disk = disk or Disk()
-        kind = PROFILES[options.profile]
+        kind = find(options.profile)
         self.name = options.driver or kind.driver
         self.directory = options.kubelet_root / "plugins" / self.name
         boot = boot_id()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from harness.driver_rig import Rig
 
 from affinity_driver.claims.errors import ConfigError, IncompatibleError
-from affinity_driver.profiles import PROFILES, Profile, ProfileOptions
+from affinity_driver.cli import main
+from affinity_driver.profiles import PROFILES, Profile, ProfileError, ProfileOptions, find
 from affinity_driver.publish.desired import Pool
 from affinity_driver.publish.validate import problems
 from affinity_driver.state.model import Phase, PreparedClaim, Share
@@ -115,3 +117,54 @@ class TestFpga:
         with pytest.raises(KeyboardInterrupt):
             rig.prepare(self.claim("2", "b"))
         assert rig.restart().programmed("fpga0") == {}
+
+
+class TestFinding:
+    BODY = """
+from dataclasses import dataclass
+from affinity_driver.profiles.nic import NicProfile
+
+@dataclass
+class Note:
+    text: "str"
+
+class Mine(NicProfile):
+    name = "mine"
+"""
+
+    def test_a_file_outside_of_the_package_is_a_profile(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.py"
+        path.write_text(self.BODY)
+        kind = find(str(path))
+        assert (kind.name, kind.driver) == ("mine", "nic.sharingaffinity.dev")
+        assert find(str(path)) is kind
+
+    def test_a_module_is_a_profile(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "acme").mkdir()
+        (tmp_path / "acme" / "mine.py").write_text(self.BODY)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        assert find("acme.mine").name == "mine"
+
+    @pytest.mark.parametrize(
+        ("name", "content", "problem"),
+        [
+            ("none", None, "no profile none; use fpga, nic, a file ending in .py, or a module"),
+            ("missing.py", None, "cannot be loaded: FileNotFoundError"),
+            ("no.such.module", None, "cannot be loaded: ModuleNotFoundError"),
+            ("bad.py", "def", "cannot be loaded: SyntaxError"),
+            ("empty.py", "", "one concrete subclass of Profile is needed there; it has none"),
+            ("two.py", BODY + BODY.replace("Mine", "More").replace('"mine"', '"more"'), "it has mine, more"),
+        ],
+    )
+    def test_what_is_no_profile_is_told(
+        self, tmp_path: Path, name: str, content: str | None, problem: str
+    ) -> None:
+        path = str(tmp_path / name) if name.endswith(".py") else name
+        if content is not None:
+            Path(path).write_text(content)
+        with pytest.raises(ProfileError, match=re.escape(problem)):
+            find(path)
+        assert main(["status", "--profile", "nic", "--kubelet-root-dir", str(tmp_path)]) == 0
+        with pytest.raises(SystemExit) as ended:
+            main(["status", "--profile", path])
+        assert ended.value.code == 2
