@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -16,16 +17,26 @@ import pytest
 import yaml
 from harness import operator
 from harness.nic import METADATA, SLICES, complete, pool_objects
-from harness.operator import SUBNET, Site, eventually
+from harness.operator import SUBNET, Process, Site, eventually
 from harness.publisher import ACCOUNT, RULES, Publisher, configure, sidecar
 
+from affinity_driver.kube import KubeClient, from_kubeconfig
+from affinity_driver.mirror.sidecar import Sidecar, SidecarOptions
 from e2e.api import ApiClient
 from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError
 from e2e.product import DRIVER_NAMESPACE
+from sharing_affinity.api import Extractor
 
 pytestmark = pytest.mark.integration
 COMMAND = [sys.executable, "-m", "affinity_driver"]
+
+
+@pytest.fixture(scope="module")
+def process(control_plane: Cluster) -> Iterator[Process]:
+    """The operator, which takes rules for fences."""
+    with operator.running(operator.install(control_plane), "--rule-fences", "--fence-settle", "1") as made:
+        yield made
 
 
 @pytest.fixture
@@ -68,16 +79,13 @@ def devices(site: Site, *names: str, **attributes: Any) -> list[dict[str, Any]]:
 
 
 def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
-    site: Site, node: str, publisher: Publisher, tmp_path: Path
+    process: Process, site: Site, node: str, publisher: Publisher, tmp_path: Path
 ) -> None:
     cluster, driver = site.cluster, site.driver
     admin = [f"--driver={driver}", f"--kubeconfig={cluster.kubeconfig}"]
     publisher.publish(devices(site, "eth1"), devices(site, "eth2"))
     joined = complete(cluster, node, driver)
-    with (
-        sidecar(cluster, driver, extractors(tmp_path, SUBNET), node),
-        operator.running(operator.install(cluster), "--rule-fences", "--fence-settle", "1") as process,
-    ):
+    with sidecar(cluster, driver, extractors(tmp_path, SUBNET), node):
         wait_for("a complete pool", joined, 20)
         slices, (metadata,) = pool_objects(cluster, node, driver)
         rule = cluster.request("GET", f"{RULES}/sharing-affinity-{driver}")
@@ -100,13 +108,20 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
 
         # The library raises the generation by itself: two slices change at once.
         publisher.publish(devices(site, "eth1", speed={"int": 10}), devices(site, "eth2", speed={"int": 10}))
-        wait_for("the next generation", lambda: joined() == 2, 20)
+        wait_for("the next generation", lambda: (joined() or 0) > 1, 20)
 
-        # A wipe: the library starts at 1 again, the metadata says 2.
-        for item in pool_objects(cluster, node, driver)[0]:
+        # A wipe: the library begins anew, in most cases with generation 1.
+        wiped = pool_objects(cluster, node, driver)[0]
+        for item in wiped:
             cluster.request("DELETE", f"{SLICES}/{item['metadata']['name']}")
         publisher.publish(devices(site, "eth1"), devices(site, "eth2"))
-        wait_for("generation 1 again", lambda: joined() == 1, 40)
+        old = {item["metadata"]["uid"] for item in wiped}
+
+        def renewed() -> bool:
+            slices = pool_objects(cluster, node, driver)[0]
+            return not old & {item["metadata"]["uid"] for item in slices} and joined() is not None
+
+        wait_for("a complete pool of new slices", renewed, 40)
 
         # Other extractors, same generation; the holders of "a" and "b" yield the same keys as before.
         before = pool_objects(cluster, node, driver)[1][0]
@@ -143,6 +158,90 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
     assert pool_objects(cluster, node, driver)[1] == []
     with pytest.raises(ApiError, match="not found"):
         cluster.request("GET", f"{RULES}/sharing-affinity-{driver}")
+
+
+def test_a_placeholder_driver_migrates_while_its_claims_run(
+    process: Process, site: Site, node: str, publisher: Publisher, tmp_path: Path
+) -> None:
+    """The KEP's status quo: a device of capacity 1 that grows, with the value in an attribute, once its first
+    claim came. The claims carry their configuration all the same, so nothing has to be drained.
+    """
+    cluster = site.cluster
+
+    def placed(name: str, subnet: str) -> str:
+        site.claim(name, subnet)
+        site.pod(name)
+        found = eventually(f"{name} placed", lambda: site.allocation(name), 30, process)
+        eventually(f"{name} bound", lambda: site.node_of(name), 30, process)
+        return str(found[1])
+
+    def placeholder(name: str) -> dict[str, Any]:
+        return site.device(name, slots=1, fenced=False)
+
+    publisher.publish([placeholder("eth1"), placeholder("eth2")])
+    assert placed("a-1", "a") == "eth1"
+    publisher.publish([*devices(site, "eth1", subnet={"string": "a"}), placeholder("eth2")])
+    wait_for("eth1 grown", lambda: "subnet" in _first(cluster, node, site.driver).get("attributes", {}), 20)
+    assert placed("a-2", "a") == "eth1"
+    with sidecar(cluster, site.driver, extractors(tmp_path, SUBNET), node):
+        wait_for("a complete pool", complete(cluster, node, site.driver), 20)
+        # The driver stops playing: all slots from the start, no value in attributes.
+        publisher.publish(devices(site, "eth1", "eth2"))
+        wait_for("eth1 plain", lambda: not _first(cluster, node, site.driver).get("attributes"), 20)
+        assert placed("a-3", "a") == "eth1"
+        assert placed("b-1", "b") == "eth2"
+        row = f"{node}/eth1"
+        eventually("three holders", lambda: site.table().get(row, {}).get("holderCount") == 3, 20)
+
+
+def test_what_a_sidecar_leaves_alone_and_what_it_forgets(site: Site, node: str) -> None:
+    """Pass by pass: metadata of others, pools without a node, pools that are gone for good."""
+    cluster, told = site.cluster, []
+    api = KubeClient(from_kubeconfig(cluster.kubeconfig))
+    now = time.time()
+    clock = [now]
+    options = SidecarOptions(site.driver, None, settle=5.0, forget=60.0)
+    made = Sidecar(
+        api,
+        options,
+        lambda: [Extractor(SUBNET["name"], SUBNET["expression"])],
+        lambda *words: told.append(words),
+        lambda: clock[0],
+    )
+    site.publish(node, ["eth1"], fenced=False)
+    where = {"allNodes": True}
+    pool = {"name": "fabric", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": site.driver, "pool": pool, "devices": [site.device("port", fenced=False)], **where}
+    fabric = site.create_cluster(SLICES, {"metadata": {"generateName": "fabric-"}, "spec": spec})
+
+    def metadata(name: str) -> list[dict[str, Any]]:
+        items = cluster.request("GET", METADATA)["items"]
+        pools = [(item["spec"]["driver"], item["spec"]["pool"]["name"]) for item in items]
+        return [item for item, owner in zip(items, pools, strict=True) if owner == (site.driver, name)]
+
+    assert made.sync() == 5.0
+    assert metadata("fabric") == []
+    clock[0] += 10
+    made.sync()
+    (written,) = metadata("fabric")
+    assert written["spec"]["allNodes"] is True
+    assert len(metadata(node)) == 1
+    ((reason, message),) = told
+    assert reason == "MetadataContested"
+    assert f"pool {node}" in message
+    cluster.request("DELETE", f"{SLICES}/{fabric['metadata']['name']}")
+    for seconds, left in ((30, 1), (31, 0)):
+        clock[0] += seconds
+        made.sync()
+        assert len(metadata("fabric")) == left
+    assert len(told) == 1
+
+
+def _first(cluster: Cluster, node: str, driver: str) -> dict[str, Any]:
+    """The pool's first device."""
+    slices = pool_objects(cluster, node, driver)[0]
+    found: dict[str, Any] = slices[0]["spec"]["devices"][0]
+    return found
 
 
 def test_a_sidecar_reaches_its_own_driver_and_node_only(site: Site, node: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from harness import objects
 from affinity_driver import extractors_file
 from affinity_driver.cli import main
 from affinity_driver.mirror import desired, fence
+from affinity_driver.mirror.command import Source
 from affinity_driver.publish.diff import Verb, Write
 from sharing_affinity import pools
 from sharing_affinity.api import Extractor, parse_metadata_slice, parse_slice, parse_taint_rule
@@ -202,6 +204,20 @@ def test_mistakes_in_a_file_are_told_with_their_lines(text: str, problems: list[
     assert len(lines) == len(problems), lines
     for line, start in zip(lines, problems, strict=True):
         assert line.startswith(start)
+
+
+def test_bad_change_of_the_file_is_told_and_not_taken(tmp_path: Path) -> None:
+    path, told = tmp_path / "f", []
+    path.write_text(GOOD)
+    source = Source(path, lambda *words: told.append(words))
+    (before,) = source.extractors()
+    path.write_text("nothing: good")
+    assert source.extractors() == (before,)
+    assert [reason for reason, _ in told] == ["BadExtractors"]
+    path.write_text(GOOD.replace("subnet", "vlan"))
+    assert [extractor.name for extractor in source.extractors()] == ["vlan"]
+    path.unlink()
+    assert [extractor.name for extractor in source.extractors()] == ["vlan"]
 
 
 def test_command_line_says_what_is_missing(
