@@ -14,24 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from sharing_affinity.api import Device, Extractor, MetadataSlice, Quantity, ResourceSlice, TaintRule, names
 from sharing_affinity.api.objects import Taint
-
-
-class PoolState(StrEnum):
-    """Reason of the condition Joined."""
-
-    STOCK = "Stock"
-    JOINED = "Joined"
-    INCOMPLETE = "Incomplete"
-    INVALID = "Invalid"
-    UNSUPPORTED = "Unsupported"
-    UNFENCED = "Unfenced"
-    FENCED_WITHOUT_METADATA = "FencedWithoutMetadata"
-    MANAGED_BY_SCHEDULER = "ManagedByScheduler"
-    GATE_OFF = "GateOff"
+from sharing_affinity.api.reasons import PoolState as PoolState
 
 
 @dataclass(frozen=True, slots=True)

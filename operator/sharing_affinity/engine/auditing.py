@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from sharing_affinity.api import BadObject, Claim, parse_claim
+from sharing_affinity.api.reasons import NoticeReason
 from sharing_affinity.engine.types import Applied, Changes, Notice
 from sharing_affinity.engine.world import World, merged, older, salvage_claim
 
@@ -110,7 +111,7 @@ def misplaced(world: World) -> tuple[Notice, ...]:
             selector = claim.allocation.node_selector if claim is not None and claim.allocation else None
             if selector is not None and not selector.matches(node.name, node.labels):
                 text = f"it runs on {node.name}, but claim {entry.claim} is allocated for another node"
-                found.append(Notice("Misplaced", "Pod", *pod.key, text))
+                found.append(Notice(NoticeReason.MISPLACED, "Pod", *pod.key, text))
     return tuple(sorted(found, key=lambda notice: (notice.namespace, notice.name)))
 
 

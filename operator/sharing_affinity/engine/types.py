@@ -12,6 +12,8 @@ from typing import Any
 
 from sharing_affinity.api import BadObject, names
 from sharing_affinity.api.keys import KeyMap
+from sharing_affinity.api.reasons import NoticeReason
+from sharing_affinity.api.reasons import Reason as Reason
 from sharing_affinity.api.record import Record
 
 PodKey = tuple[str, str]
@@ -77,19 +79,6 @@ class Changes:
     pools: frozenset[PoolId] = frozenset()
     slices: frozenset[str] = frozenset()
     problem: BadObject | None = None
-
-
-class Reason(StrEnum):
-    """Why a pod was not placed, or is not served. The values are Event reasons."""
-
-    NO_NODE = "FailedAffinityAllocation"
-    SLICE_ERROR = "SharingAffinitySliceError"
-    CLAIM_ERROR = "SharingAffinityClaimError"
-    MIXED_CLAIM = "SharingAffinityMixedClaim"
-    UNSUPPORTED = "SharingAffinityUnsupported"
-    NOT_OURS = "NotOurs"
-    WAITING = "WaitingForClaims"
-    EXTRACTION_PENDING = "ExtractionPending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +256,11 @@ class SliceStatus:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something people should hear of: ``FenceBreached``, ``Misplaced`` (bound pod, claim elsewhere), and so
-    on.
+    """Something people should hear of.
 
     ``kind``/``namespace``/``name`` is the object to put the Event on."""
 
-    reason: str
+    reason: NoticeReason
     kind: str
     namespace: str
     name: str

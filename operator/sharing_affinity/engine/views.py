@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sharing_affinity.api import Quantity, names, quantity
+from sharing_affinity.api.reasons import GONE, OBSOLETE, SliceReason
 from sharing_affinity.engine.types import DeviceLock, DeviceState, Holder, PoolId, PoolLocks, SliceStatus
 from sharing_affinity.engine.world import World
 from sharing_affinity.locks import Occupancy
@@ -49,7 +50,7 @@ def _pool(world: World, pool_id: PoolId) -> PoolLocks:
     )
     if pool is None:
         message = "no slice of the pool is there; its holders keep their devices"
-        return PoolLocks(*pool_id, 0, "", False, "Gone", message, (), rows)
+        return PoolLocks(*pool_id, 0, "", False, GONE, message, (), rows)
     return PoolLocks(
         *pool_id,
         generation=pool.generation,
@@ -105,24 +106,24 @@ def slice_status(world: World, name: str) -> SliceStatus | None:
     meta = world.metadata.get(name)
     if meta is None:
         return None
-    accepted, reason, message = True, "Compiles", "all expressions compile within their cost"
+    accepted, reason, message = True, SliceReason.COMPILES, "all expressions compile within their cost"
     total = 0
     for extractor in meta.extractors:
         cost = world.estimate(extractor.expression)
         if cost is None:
-            accepted, reason = False, "DoesNotCompile"
+            accepted, reason = False, SliceReason.DOES_NOT_COMPILE
             problem = world.extractions.evaluator.problem(extractor.expression)
             message = f"the expression of key {extractor.name} does not compile: {problem}"
             break
         total += cost
     if accepted and total > names.POOL_COST_BUDGET:
-        accepted, reason = False, "TooExpensive"
+        accepted, reason = False, SliceReason.TOO_EXPENSIVE
         message = f"its expressions may cost {total}, over the budget of {names.POOL_COST_BUDGET}"
-    known = total if reason != "DoesNotCompile" else None
+    known = total if reason is not SliceReason.DOES_NOT_COMPILE else None
     pool = world.pools[(meta.driver, meta.pool)]
     if meta.generation < pool.generation:
         return SliceStatus(
-            accepted, reason, message, False, "Obsolete", f"generation {pool.generation} replaced it", known
+            accepted, reason, message, False, OBSOLETE, f"generation {pool.generation} replaced it", known
         )
     joined = pool.state is PoolState.JOINED
     text = pool.message or "the pool is complete, valid and fenced"

@@ -47,6 +47,7 @@ from sharing_affinity.api import (
 from sharing_affinity.api import record as records
 from sharing_affinity.api.objects import read_meta
 from sharing_affinity.api.reader import Reader
+from sharing_affinity.api.reasons import NoticeReason
 from sharing_affinity.engine.extracting import Extractions
 from sharing_affinity.engine.matching import MatchIndex
 from sharing_affinity.engine.types import (
@@ -688,7 +689,7 @@ class World:
             pool = self.pools.get((result.driver, result.pool))
             if pool is not None and pool.affinity and pool.usable and not result.admin:
                 text = f"device {result.pool}/{result.device} was allocated to it by another allocator"
-                self.notices.append(Notice("FenceBreached", "ResourceClaim", *claim.key, text))
+                self.notices.append(Notice(NoticeReason.FENCE_BREACHED, "ResourceClaim", *claim.key, text))
                 return
 
     def _note_cleared(self, claim: Claim, before: Allocation, now: float) -> None:

@@ -29,6 +29,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from sharing_affinity.api import names
+from sharing_affinity.api.reasons import NoticeReason
 from sharing_affinity.engine import (
     Applied,
     Changes,
@@ -673,7 +674,7 @@ class Controller:
             if result.outcome in (Outcome.FORBIDDEN, Outcome.DROPPED):
                 self._pause(result)
             elif result.outcome is Outcome.REJECTED:
-                self._tell_pod(item.placed.pod, "AllocationRejected", result.message)
+                self._tell_pod(item.placed.pod, NoticeReason.ALLOCATION_REJECTED, result.message)
         pod = item.placed.pod
         if not again:
             self._parked.pop(pod, None)

@@ -19,7 +19,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any
 
-from sharing_affinity.api import names
+from sharing_affinity.api import names, reasons
 from sharing_affinity.api.record import decode, matches
 from sharing_affinity.engine import Release
 from sharing_affinity.runtime import lease, snapshot
@@ -32,7 +32,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 LEASE = "sharing-affinity-operator"
 PREFIX = f"{names.GROUP}/"
 #: Condition types that the operator puts on SharingAffinitySlices; others are their driver's.
-SLICE_CONDITIONS = frozenset({"Accepted", "Joined"})
+SLICE_CONDITIONS = frozenset({reasons.ACCEPTED, reasons.JOINED})
 
 
 class Action(StrEnum):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import structlog
 
-from sharing_affinity.api import names, quantity
+from sharing_affinity.api import names, quantity, reasons
 from sharing_affinity.engine import DeviceLock, DeviceState, PoolId, PoolLocks, SliceStatus
 from sharing_affinity.runtime.client import APPLY, ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.kinds import METADATA, POOL_VIEWS
@@ -57,7 +57,7 @@ def pool_status(locks: PoolLocks) -> dict[str, Any]:
             "holders": sum(len(device.holders) for device in devices),
         },
         "devices": [_device(device) for device in devices[:DEVICES]],
-        "conditions": [_condition("Usable", locks.status, locks.reason, locks.message)],
+        "conditions": [_condition(reasons.USABLE, locks.status, locks.reason, locks.message)],
     }
     if locks.node:
         status["nodeName"] = locks.node
@@ -69,8 +69,8 @@ def slice_conditions(status: SliceStatus, generation: int) -> list[dict[str, Any
     return [
         {**condition, "observedGeneration": generation}
         for condition in (
-            _condition("Accepted", status.accepted, status.accepted_reason, status.accepted_message),
-            _condition("Joined", status.joined, status.joined_reason, status.joined_message),
+            _condition(reasons.ACCEPTED, status.accepted, status.accepted_reason, status.accepted_message),
+            _condition(reasons.JOINED, status.joined, status.joined_reason, status.joined_message),
         )
     ]
 
