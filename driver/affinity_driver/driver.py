@@ -19,11 +19,11 @@ from pathlib import Path
 import structlog
 
 from .cdi import CdiDirectory
-from .claims.errors import BusyError, IncompatibleError
+from .claims.errors import BusyError, IncompatibleError, PrepareError
 from .claims.read import read_claim
 from .claims.resolve import Resolver
 from .disk import Disk
-from .events import NodeEvents
+from .events import DriverEvents
 from .hardware import MockDevices, boot_id
 from .kube import Api
 from .kubeletplugin.health import SERVICES, HealthService
@@ -38,7 +38,10 @@ from .publish.desired import Device, Fence, Pool
 from .state.device_state import DeviceState, PreparedDevice
 from .state.model import NodeState
 from .state.sweep import Sweeper
+from .statuswriter import StatusWriter
 
+STATUS_GRACE = 3.0
+"""Seconds that a stop waits for statuses to be written."""
 THREADS = 256
 """gRPC calls in progress: one per pod that is starting or ending on the node, far more than a node has."""
 
@@ -67,13 +70,15 @@ class DriverOptions:
 
 
 class _Watchers:
-    """``PublishObserver``: numbers go to the metrics, problems to events."""
+    """``PublishObserver`` and ``StatusObserver``: numbers go to the metrics, problems to events."""
 
-    def __init__(self, metrics: Metrics, events: NodeEvents) -> None:
+    def __init__(self, metrics: Metrics, events: DriverEvents) -> None:
         self.published = metrics.published
         self.publish_failed = metrics.publish_failed
         self.dropped_fields = metrics.dropped_fields
+        self.status = metrics.status
         self.problem = events.warn
+        self.claim_problem = events.warn_claim
 
 
 class Driver:
@@ -101,9 +106,10 @@ class Driver:
         self._resolver = Resolver(self.name, options.node, self.profile)
         keys = [extractor.name for extractor in self.profile.extractors()]
         self.metrics = Metrics(self.name, keys)
-        self._events = NodeEvents(api, options.node, self.name)
+        self._events = DriverEvents(api, options.node, self.name)
         watchers = _Watchers(self.metrics, self._events)
         self._publisher = Publisher(api, self._pool, watchers, options.publisher)
+        self._status = StatusWriter(api, self.name, self.state.snapshot, self.profile.report, watchers)
         self._publishing = threading.Event()
         self._sweeper = Sweeper(api, self.state.snapshot, self._sweep_away, options.sweep_seconds)
         registry = options.kubelet_root / "plugins_registry"
@@ -125,7 +131,8 @@ class Driver:
         swept = self._instance.claim()
         if swept:
             self._log.info("removed sockets of killed instances", sockets=[str(path) for path in swept])
-        self._count(self.state.start(frozenset(self.devices())))
+        prepared = self.state.start(frozenset(self.devices()))
+        self._count(prepared)
         if self.state.recovered:
             self._warn(
                 "CheckpointSetAside",
@@ -143,6 +150,7 @@ class Driver:
         threading.Thread(target=self._resolver.warm_up, name="warm-up", daemon=True).start()
         self._health.start()
         self._sweeper.start()
+        self._status.start(prepared)
         if not self.options.wait_for_kubelet:
             self._publish()
 
@@ -157,6 +165,7 @@ class Driver:
         if not self.plugin.drain(self.options.grace):
             self._log.warning("work in progress is left to the next start")
         self._publisher.join(self.options.grace)
+        self._status.stop(STATUS_GRACE)
         self._instance.release()
 
     def devices(self) -> dict[str, Device]:
@@ -183,10 +192,13 @@ class Driver:
         wanted = self._resolver.resolve(body, frozenset(devices), published)
         try:
             prepared = self.state.prepare(wanted, devices)
-        except IncompatibleError as error:
-            self.metrics.rejected(error.key)
+        except PrepareError as error:
+            if isinstance(error, IncompatibleError):
+                self.metrics.rejected(error.key)
+            self._status.refused(wanted, error)
             raise
         self._recount()
+        self._status.changed(claim.namespace, claim.name, claim.uid)
         return prepared
 
     def unprepare(self, claim: ClaimRef) -> None:
@@ -195,6 +207,7 @@ class Driver:
             self.state.unprepare(claim.uid)
         finally:
             self._recount()
+        self._status.changed(claim.namespace, claim.name, claim.uid)
 
     def _sweep_away(self, uid: str) -> None:
         self.state.unprepare(uid)

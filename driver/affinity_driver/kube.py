@@ -83,8 +83,10 @@ class Api(Protocol):
         """Replace; the stored object. Raises ApiError (409 where the resourceVersion is old)."""
         ...
 
-    def apply_status(self, path: str, body: JsonObject, manager: str) -> JsonObject:
-        """Server-side apply to an object's status; other managers' fields stay. Raises ApiError."""
+    def apply_status(self, path: str, body: JsonObject, manager: str, *, force: bool) -> JsonObject:
+        """Server-side apply to an object's status; other managers' fields stay. Without ``force`` a field
+        that another manager has set otherwise is a conflict. Raises ApiError (409 for conflicts).
+        """
         ...
 
     def delete(self, path: str, *, uid: str, resource_version: str) -> None:
@@ -241,9 +243,9 @@ class KubeClient:
         """See ``Api``."""
         return self._call("PUT", path, body)
 
-    def apply_status(self, path: str, body: JsonObject, manager: str) -> JsonObject:
+    def apply_status(self, path: str, body: JsonObject, manager: str, *, force: bool) -> JsonObject:
         """See ``Api``."""
-        query = urlencode({"fieldManager": manager, "force": "true"})
+        query = urlencode({"fieldManager": manager, "force": str(force).lower()})
         return self._call("PATCH", f"{path}/status?{query}", body, content=APPLY)
 
     def delete(self, path: str, *, uid: str, resource_version: str) -> None:

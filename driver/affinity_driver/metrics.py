@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from .state.model import NodeState
+from .statuswriter import OUTCOMES as STATUS_OUTCOMES
 
 OUTCOMES = ("ok", "error", "claim", "config", "incompatible", "busy", "hardware", "internal")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
@@ -67,6 +68,16 @@ class Metrics:
             f"{prefix}_checkpoints_set_aside", "Unreadable checkpoints since the start.",
             ["driver"], registry=self.registry,
         )  # fmt: skip
+        self._statuses = Counter(
+            f"{prefix}_claim_status_writes_total", "Claims whose status.devices was looked at, by outcome.",
+            ["driver", "outcome"], registry=self.registry,
+        )  # fmt: skip
+        self._statuses_waiting = Gauge(
+            f"{prefix}_claim_status_waiting", "Claims whose status.devices is to be looked at.",
+            ["driver"], registry=self.registry,
+        )  # fmt: skip
+        for outcome in STATUS_OUTCOMES:
+            self._statuses.labels(driver, outcome)
         for operation in ("prepare", "unprepare"):
             self._seconds.labels(driver, operation)
             for outcome in OUTCOMES:
@@ -84,6 +95,7 @@ class Metrics:
             self._failures,
             self._published,
             self._recovered,
+            self._statuses_waiting,
         ):
             metric.labels(driver)
 
@@ -102,6 +114,11 @@ class Metrics:
         for phase in ("Started", "Completed"):
             self._prepared.labels(self._driver, phase).set(phases.count(phase))
         self._recovered.labels(self._driver).set(recovered)
+
+    def status(self, outcome: str, waiting: int) -> None:
+        """As of ``StatusObserver``."""
+        self._statuses.labels(self._driver, outcome).inc()
+        self._statuses_waiting.labels(self._driver).set(waiting)
 
     def published(self, generation: int, slices: int, writes: int) -> None:
         """As of ``PublishObserver``."""

@@ -334,6 +334,27 @@ def test_thirty_claims_and_thirty_pods_of_one_claim(stage: Stage) -> None:
     stage.empty()
 
 
+def test_status_of_a_claim_outlives_the_driver_and_ends_with_its_pod(stage: Stage) -> None:
+    process = stage.start()
+    claim = stage.claim("a")
+    path = f"/apis/resource.k8s.io/v1/namespaces/{stage.namespace}/resourceclaims/{claim}"
+
+    def told() -> list[tuple[str, str, str]]:
+        entries = stage.cluster.request("GET", path)["status"].get("devices") or []
+        return [(c["type"], c["status"], c["message"]) for e in entries for c in e["conditions"]]
+
+    stage.pod("one", claim)
+    stage.running("one")
+    there = wait_for("status", told, 20)
+    assert ("AffinityLocked", "True", 'subnet="a"') in there
+    process.kill()
+    assert told() == there
+    stage.start()
+    assert told() == there
+    stage.delete("one")
+    wait_for("status gone", lambda: not told(), 20)
+
+
 def test_slices_of_a_stopped_driver_are_wiped_and_metadata_stays_harmless(stage: Stage) -> None:
     """The kubelet deletes the device slices 30 s after the driver is gone; the pool is then incomplete."""
     stage.start().stop()

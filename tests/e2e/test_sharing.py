@@ -149,6 +149,27 @@ def test_a_pod_gets_its_device_from_the_mock_driver(scene: Scene) -> None:
     assert scene.locks() == {"eth1": ("Locked", {"subnet": "a"}, 1), "eth2": ("Clean", None, 0)}
 
 
+def test_the_driver_can_write_its_status_whatever_the_claims_parameters_are(scene: Scene) -> None:
+    """The API server refuses patches of allocations that are not written as Go writes JSON."""
+    template = demo.claim_template("odd", "a&b <c>")
+    (config,) = template["spec"]["spec"]["devices"]["config"]
+    parameters = config["opaque"]["parameters"]
+    config["opaque"]["parameters"] = dict(sorted(parameters.items(), reverse=True))
+    pod = demo.pod("one", "odd", images.TEST)
+    for path, body in (("apis/resource.k8s.io", template), ("api", pod)):
+        body["metadata"]["namespace"] = scene.namespace
+        kind = body["kind"].lower() + "s"
+        scene.cluster.request("POST", f"/{path}/v1/namespaces/{scene.namespace}/{kind}", body)
+    assert scene.place("one") == ("eth1", "a&b <c>")
+
+    def told() -> list[str]:
+        (claim,) = scene.claims()
+        entries = claim["status"].get("devices") or []
+        return [c["message"] for e in entries for c in e["conditions"] if c["type"] == "AffinityLocked"]
+
+    assert wait_for("status.devices", told, 20) == ['subnet="a&b <c>"']
+
+
 def test_matching_pods_share_a_device(scene: Scene) -> None:
     for name in ("one", "two", "three"):
         scene.pod(name, "a")

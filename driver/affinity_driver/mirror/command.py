@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from affinity_driver import extractors_file
-from affinity_driver.events import NodeEvents
+from affinity_driver.events import DriverEvents
 from affinity_driver.kube import ApiError, CredentialsError, KubeClient, from_kubeconfig, in_cluster
 from affinity_driver.logs import configure
 from sharing_affinity.api import Extractor
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"affinity-driver: cannot read DeviceTaintRules: {error}{hint}", file=sys.stderr)
         return NO_ACCESS
     configure(arguments.log_format, arguments.log_level)
-    events = NodeEvents(api, arguments.node_name or "", f"metadata-sidecar.{arguments.driver}")
+    events = DriverEvents(api, arguments.node_name or "", f"metadata-sidecar.{arguments.driver}")
 
     def warn(reason: str, message: str) -> None:
         structlog.get_logger("affinity_driver.mirror").error("needs a person", reason=reason, problem=message)

@@ -2,8 +2,8 @@
 
 Everything device-specific is behind these methods. The rest of the package calls them in this order:
 ``devices`` and ``extractors`` to publish; ``decode`` for each config of a claim; ``configure`` for each
-device of it (calls for one device never overlap); ``environment`` for its containers; ``release`` when the
-last user of a device is gone.
+device of it (calls for one device never overlap); ``environment`` for its containers and ``report``
+for the claim's status; ``release`` when the last user of a device is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from affinity_driver.claims.errors import ConfigError
+from affinity_driver.claims.report import DeviceReport
 from affinity_driver.hardware import MockDevices
 from affinity_driver.json_types import Json, JsonObject
 from affinity_driver.publish.desired import Device
@@ -81,6 +82,10 @@ class Profile(ABC):
     def fault(self, device: str) -> str:
         """What is wrong with the device, "" when it is healthy. Asked every few seconds."""
         return self.hardware.fault(device)
+
+    def report(self, share: Share) -> DeviceReport:
+        """What ``status.devices`` of the claim says of a prepared share: what it is set up for."""
+        return DeviceReport({"keys": dict(share.keys), "settings": share.settings})
 
     @abstractmethod
     def environment(self, share: Share) -> Mapping[str, str]:

@@ -7,9 +7,11 @@ move; this is the pattern for evolving a schema without touching the affinity ke
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from affinity_driver.claims.report import DeviceReport
 from affinity_driver.json_types import Json, JsonObject
 from affinity_driver.publish.desired import Device
 from affinity_driver.state.model import Share
@@ -66,13 +68,22 @@ class NicProfile(Profile):
         """A card without users belongs to no subnet."""
         self.hardware.reset(device)
 
+    def report(self, share: Share) -> DeviceReport:
+        """Data as of the base class, and the interface with the address of this share."""
+        network = {"interfaceName": share.device, "hardwareAddress": _mac(share)}
+        return DeviceReport(super().report(share).data, network)
+
     def environment(self, share: Share) -> Mapping[str, str]:
-        """``NIC_DEVICE``, ``NIC_SUBNET``, ``NIC_SHARE_ID`` and what else the config set.
+        """``NIC_DEVICE``, ``NIC_SUBNET``, ``NIC_SHARE_ID``, ``NIC_MAC`` and what else the config set.
 
         For containers with several cards every variable also exists with the device in its name
         (``NIC_ETH1_SUBNET``), since the short names can only tell of one of them.
         """
-        values = {"SUBNET": share.keys.get("subnet", ""), "SHARE_ID": share.share_id or ""}
+        values = {
+            "SUBNET": share.keys.get("subnet", ""),
+            "SHARE_ID": share.share_id or "",
+            "MAC": _mac(share),
+        }
         if "pkey" in share.keys or "pkey" in share.settings:
             values["PKEY"] = share.keys.get("pkey") or share.settings["pkey"]
         values |= {
@@ -98,3 +109,9 @@ class NicProfile(Profile):
             },
             capacity={"slots": self.slot_capacity()},
         )
+
+
+def _mac(share: Share) -> str:
+    """A locally administered address of the share's own, as a virtual function would have."""
+    digest = hashlib.sha256(f"{share.pool}/{share.device}/{share.share_id}".encode()).digest()
+    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))

@@ -271,7 +271,7 @@ class Publisher:
                 "metadata": {"name": member.name},
                 "status": {"conditions": [{**condition, "lastTransitionTime": since}]},
             }
-            self._api.apply_status(f"{member.collection}/{member.name}", body, "affinity-driver")
+            self._api.apply_status(f"{member.collection}/{member.name}", body, "affinity-driver", force=True)
 
     def _report(self, reason: str, message: str) -> None:
         if message not in self._reported:

@@ -332,11 +332,19 @@ class Client:
 
 
 def _encode(method: str, path: str, body: Any) -> bytes:
+    """JSON as Go writes it: keys sorted, no spaces, some characters escaped.
+
+    The API server keeps an allocation's opaque parameters as the bytes that were sent. It refuses every later
+    patch of the claim's status (the driver's ``status.devices``, say) when Go would write them differently.
+    """
     try:
         # Python reads 1e400 as infinity, which JSON cannot say.
-        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
     except ValueError as error:
         raise ApiError(400, "BadRequest", f"{method} {path}: cannot be written as JSON: {error}") from error
+    for character in "&<>\u2028\u2029":  # they occur within strings only
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode()
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from sharing_affinity.engine import DeviceLock, DeviceState, Holder, PoolLocks, Reason, SliceStatus
-from sharing_affinity.runtime import preflight, views
+from sharing_affinity.runtime import client, preflight, views
 from sharing_affinity.runtime.kinds import FEEDS
 from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.pacing import TokenBucket, backoff
@@ -183,3 +183,16 @@ def test_parked_pods_are_shown_by_reason_and_gone_with_leadership() -> None:
     assert 'parked_pods{reason="SharingAffinityClaimError"} 0.0' in less
     for name in ("leader", "locked_devices", 'parked_pods{reason="FailedAffinityAllocation"}'):
         assert f"sharing_affinity_{name} 0.0" in after
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b": 1, "a": {"d": [1, 2], "c": None}}, '{"a":{"c":null,"d":[1,2]},"b":1}'),
+        ("a&b<c>d", r'"a\u0026b\u003cc\u003ed"'),
+        ('\u2028\u2029ü"\\', '"\\u2028\\u2029ü\\"\\\\"'),
+    ],
+)
+def test_bodies_are_written_as_go_writes_json(value: object, text: str) -> None:
+    """As these bytes the API server keeps an allocation's parameters; patches go through Go's encoder."""
+    assert client._encode("PUT", "/", value) == text.encode()
