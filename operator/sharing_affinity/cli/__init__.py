@@ -3,7 +3,8 @@
 Every module of this package whose name does not start with an underscore is one subcommand. It has
 
 * ``add_parser(subparsers)``: adds its argparse parser (help, arguments) and returns nothing;
-* ``run(args) -> int``: does the work and returns the exit code.
+* ``run(args) -> int``: does the work and returns the exit code;
+* perhaps ``arrange(argv) -> argv``: brings its arguments into an order that argparse understands.
 
 The command's name is the module's name with ``-`` for ``_``. Nothing else has to be registered. Modules
 import heavy things (kubernetes, kopf, rich) inside ``run``, so that ``--help`` and ``eval`` start fast.
@@ -65,7 +66,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, dict[str, Subcommand]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code (0 good, 1 findings, 2 bad input, 3 no access)."""
     parser, known = make_parser()
-    args = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    arrange = getattr(known.get(words[0]), "arrange", None) if words else None
+    args = parser.parse_args([words[0], *arrange(words[1:])] if arrange is not None else words)
     try:
         return known[args.command].run(args)
     except CommandError as error:

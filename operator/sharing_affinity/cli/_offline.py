@@ -126,6 +126,19 @@ def device_rows(engine: Engine) -> list[JSON]:
     return sorted(rows, key=lambda r: (r["driver"], r["pool"], r["device"]))
 
 
+def nodes_of_slices(objects: Iterable[JSON]) -> list[JSON]:
+    """The nodes that slices name, with nothing known about them, for callers who may not list nodes."""
+    found = {(raw.get("spec") or {}).get("nodeName") for raw in objects if raw["kind"] == "ResourceSlice"}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name}},
+        }
+        for name in sorted(filter(None, found))
+    ]
+
+
 def load(files: Iterable[str], options: Options) -> Simulation:
     """Read files into an engine, with template claims made. Raises :class:`InputError` with every mistake."""
     return build(read(files), options)

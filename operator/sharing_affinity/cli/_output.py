@@ -21,10 +21,10 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def as_text(content: Any, form: str) -> str:
-    """JSON or YAML, the same bytes for the same content."""
+def as_text(content: Any, form: str, one_line: bool = False) -> str:
+    """JSON (perhaps on one line) or YAML, the same bytes for the same content."""
     if form == "json":
-        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(content, indent=None if one_line else 2, ensure_ascii=False) + "\n"
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110)
 
 

@@ -1,9 +1,15 @@
-"""``sharing-affinity explain pod NAME``: why a pod is pending, node by node and device by device."""
+"""``sharing-affinity explain pod NAME``: why a pod is pending, node by node and device by device.
+
+Against a cluster it asks with the caller's own rights, and says what it could not see and what that means for
+the answer.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from sharing_affinity.cli import BAD_INPUT, FINDINGS, GOOD, NO_ACCESS
@@ -19,7 +25,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("what", choices=("pod",), help="kind of object")
     parser.add_argument("name", help="name of the pod, or NAMESPACE/NAME")
-    parser.add_argument("-n", "--namespace", default="default", help="namespace (default: %(default)s)")
+    parser.add_argument(
+        "-n", "--namespace", help="namespace of the pod (default: that of the kubeconfig's context)"
+    )
     add_file_arguments(parser, required=False)
     parser.add_argument("--kubeconfig", help="kubeconfig file of the cluster to ask when no file is given")
     parser.add_argument("--context", help="context of the kubeconfig")
@@ -28,57 +36,94 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_output(parser)
 
 
+def arrange(argv: Sequence[str]) -> list[str]:
+    """``-f FILE... pod NAME``: the files end where the pod begins."""
+    words = list(argv)
+    if "pod" not in words[:-1]:
+        return words
+    at = words.index("pod")
+    return [*words[at : at + 2], *words[:at], *words[at + 2 :]]
+
+
 def run(args: argparse.Namespace) -> int:
-    from sharing_affinity.cli import _offline, _output
+    from sharing_affinity.cli import _access, _offline, _output
     from sharing_affinity.cli._files import InputError
     from sharing_affinity.runtime.client import AccessError, ApiError, NoAnswerError
 
+    namespace, _, name = args.name.rpartition("/")
+    unseen: list[dict[str, Any]] = []
     try:
         if args.filename:
+            key = (namespace or args.namespace or "default", name)
             simulation = _offline.load(args.filename, options_of(args))
         else:
-            simulation = _offline.build(_from_cluster(args), options_of(args))
+            key, sight = asyncio.run(_look(args, namespace or args.namespace, name))
+            unseen = _access.as_json(sight)
+            simulation = _of_cluster(sight.objects, unseen, args)
     except InputError as error:
         print("\n".join(error.lines), file=sys.stderr)
         return BAD_INPUT
     except (AccessError, ApiError, NoAnswerError) as error:
         print(f"sharing-affinity explain: {error}", file=sys.stderr)
         return NO_ACCESS
-    namespace, _, name = args.name.rpartition("/")
-    key = (namespace or args.namespace, name)
     content = explanation(simulation, key)
     if content is None:
-        print(f"there is no pod {key[0]}/{key[1]}", file=sys.stderr)
+        which = "there is no pod" if args.filename else "there is no unfinished pod"
+        print(f"{which} {key[0]}/{key[1]}", file=sys.stderr)
         return BAD_INPUT
+    content["unseen"] = unseen
     if args.output == "table":
         _show(content)
     else:
         sys.stdout.write(_output.as_text(content, args.output))
+    _access.warn(unseen)
     return GOOD if content["node"] is not None else FINDINGS
 
 
-def _from_cluster(args: argparse.Namespace) -> list[Any]:
-    """Everything the operator looks at, listed with the caller's own rights."""
-    import asyncio
-
-    from sharing_affinity.cli._files import Document
-    from sharing_affinity.runtime import logs, snapshot
+async def _look(args: argparse.Namespace, namespace: str | None, name: str) -> tuple[tuple[str, str], Any]:
+    """Everything the operator looks at, as far as the caller may list it."""
+    from sharing_affinity.cli import _access
+    from sharing_affinity.runtime import kinds, logs, snapshot
     from sharing_affinity.runtime.client import Client, Login
-    from sharing_affinity.runtime.kinds import FEEDS
-
-    async def listed() -> list[dict[str, Any]]:
-        async with Client(Login(args.kubeconfig, args.context)) as client:
-            return await snapshot.read(client, FEEDS)
 
     logs.configure("text", "error")
-    return [Document(raw, "cluster", 0, "", "") for raw in asyncio.run(listed())]
+    login = Login(args.kubeconfig, args.context)
+    key = (namespace or login.namespace, name)
+    async with Client(login) as client:
+        sight = await snapshot.look(client, kinds.FEEDS, key[0])
+    needed = (kinds.SLICES, kinds.METADATA, kinds.CLASSES, kinds.CLAIMS, kinds.PODS)
+    _access.require(sight, needed, "explain")
+    return key, sight
+
+
+def _of_cluster(objects: list[dict[str, Any]], unseen: list[dict[str, Any]], args: argparse.Namespace) -> Any:
+    """The engine over a cluster's objects; what it does not understand is left out, as the operator does."""
+    from sharing_affinity.api import BadObject, parse_pod
+    from sharing_affinity.cli import _offline
+    from sharing_affinity.engine import Applied, Engine
+
+    engine = Engine(options_of(args))
+    pods = {}
+    if any(entry["kind"] == "Node" for entry in unseen):
+        objects = [*objects, *_offline.nodes_of_slices(objects)]
+    for raw in objects:
+        problem = engine.observe(Applied(raw), _offline.EPOCH).problem
+        if problem is not None:
+            print(f"not understood and left out: {problem}", file=sys.stderr)
+        elif raw["kind"] == "Pod":
+            try:
+                pod = parse_pod(raw)
+            except BadObject:
+                continue
+            pods[pod.key] = pod
+    return _offline.Simulation(engine, {}, pods, {})
 
 
 def explanation(simulation: Any, key: tuple[str, str]) -> dict[str, Any] | None:
     """The decision on one pod from the given state alone, as data; ``None`` when there is no such pod.
 
     ``devices`` are those it would get; ``nodes`` the reasons against every node looked at, ``rest`` how many
-    more there are for which reason.
+    more there are for which reason; ``unseen`` what of a cluster could not be looked at.
     """
     from sharing_affinity.cli import _offline
     from sharing_affinity.engine import Placed, Unplaced
@@ -95,6 +140,7 @@ def explanation(simulation: Any, key: tuple[str, str]) -> dict[str, Any] | None:
         "devices": [],
         "nodes": [],
         "rest": [],
+        "unseen": [],
     }
     if content["node"] is not None:
         return content

@@ -1,17 +1,16 @@
 """``sharing-affinity locks``: the lock table, derived by the engine from a cluster or from files.
 
 It asks the API server with the caller's own rights and derives the table anew, so it needs no operator to
-be running and shows what an operator would see now.
+be running and shows what an operator would see now; what the caller may not see is said.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sharing_affinity.cli import BAD_INPUT, GOOD, NO_ACCESS
@@ -34,19 +33,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=[],
         help="read files instead (- is standard input)",
     )
-    add(
-        "-o",
-        "--output",
-        choices=("table", "json"),
-        default="table",
-        help="output form (default: %(default)s)",
-    )
+    from sharing_affinity.cli._output import add_output
+
+    add_output(parser)
     add(
         "-w",
         "--watch",
         action="store_true",
-        help="show again whenever it changes; with json one line each time",
+        help="show again whenever it changes; with json one line each time, with yaml one document",
     )
+    add("-n", "--namespace", help="where to look for claims when not all may be listed")
     add("--pool", metavar="[DRIVER/]POOL", help="only this pool")
     add("--kubeconfig", help="kubeconfig file")
     add("--context", help="context of the kubeconfig")
@@ -80,40 +76,49 @@ def _from_files(args: argparse.Namespace) -> int:
         print("\n".join(error.lines), file=sys.stderr)
         return BAD_INPUT
     simulation.engine.settle()
-    show(simulation.engine.lock_table(), args)
+    show(simulation.engine.lock_table(), [], args)
     return GOOD
 
 
 async def _from_cluster(args: argparse.Namespace) -> None:
+    from sharing_affinity.cli import _access
     from sharing_affinity.engine import Applied, Engine, Options
-    from sharing_affinity.runtime import logs, snapshot
+    from sharing_affinity.runtime import kinds, logs, snapshot
     from sharing_affinity.runtime.client import Client, Login
 
     logs.configure("text", "error")
     engine = Engine(Options(rule_fences=args.rule_fences))
-    async with Client(Login(args.kubeconfig, args.context)) as client:
-        for raw in await snapshot.read(client, snapshot.LOCK_KINDS):
+    login = Login(args.kubeconfig, args.context)
+    async with Client(login) as client:
+        sight = await snapshot.look(client, snapshot.LOCK_KINDS, args.namespace or login.namespace)
+        _access.require(sight, (kinds.SLICES, kinds.METADATA, kinds.CLAIMS), "locks")
+        unseen = _access.as_json(sight)
+        for raw in sight.objects:
             engine.observe(Applied(raw), time.time())
         snapshot.settle(engine)
-        show(engine.lock_table(), args)
+        last = engine.lock_table()
+        show(last, unseen, args)
+        _access.warn(unseen)
         if args.watch:
-            last = engine.lock_table()
-            async for _ in snapshot.follow(client, engine, snapshot.LOCK_KINDS, time.time()):
+            async for _ in snapshot.follow(client, engine, sight.kinds, time.time()):
                 table = engine.lock_table()
                 if table != last:
                     last = table
-                    show(table, args)
+                    show(table, unseen, args)
 
 
-def show(table: Iterable[Any], args: argparse.Namespace) -> None:
+def show(table: Iterable[Any], unseen: Sequence[Mapping[str, Any]], args: argparse.Namespace) -> None:
     """Print the table in the form asked for."""
-    pools = [as_json(locks) for locks in table if _wanted(locks, args.pool)]
-    if args.output == "json":
-        indent = None if args.watch else 2
-        print(json.dumps({"pools": pools}, indent=indent, ensure_ascii=False), flush=True)
-        return
     from sharing_affinity.cli import _output
 
+    pools = [as_json(locks) for locks in table if _wanted(locks, args.pool)]
+    if args.output != "table":
+        content = {"pools": pools, "unseen": unseen}
+        if args.watch and args.output == "yaml":
+            print("---")
+        sys.stdout.write(_output.as_text(content, args.output, one_line=args.watch))
+        sys.stdout.flush()
+        return
     if args.watch:
         print(time.strftime("%H:%M:%S"))
     columns = ("POOL", "DEVICE", "STATE", "LOCK", "FREE", "HOLDERS", "CLAIMS")

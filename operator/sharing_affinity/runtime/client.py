@@ -98,6 +98,21 @@ class Login:
             return False
         return (SERVICE_ACCOUNT / "token").exists() and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
+    @property
+    def namespace(self) -> str:
+        """The namespace that the kubeconfig's context, or the pod, is in. Raises `AccessError`."""
+        from kubernetes.aio import config
+
+        try:
+            if self.in_cluster:
+                return (SERVICE_ACCOUNT / "namespace").read_text().strip()
+            contexts, active = config.list_kube_config_contexts(self.kubeconfig)  # type: ignore[no-untyped-call]
+        except (config.ConfigException, OSError) as error:
+            raise AccessError(f"no usable credentials for a cluster: {error}") from error
+        if self.context is not None:
+            active = next((c for c in contexts if c["name"] == self.context), active)
+        return str(active["context"].get("namespace") or "default")
+
     async def credentials(self, *, rejected: Credentials | None = None) -> Credentials:
         """The credentials to use now. ``rejected``: those the server just refused, to be replaced at once."""
         async with self._lock:

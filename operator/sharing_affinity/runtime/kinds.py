@@ -11,6 +11,7 @@ class Kind:
     """One kind as the API server serves it.
 
     ``optional``: a server that does not serve it is fine, the kind then counts as having no objects.
+    ``within``: only this namespace is read, for callers who may not read all.
     ``field_selector``: narrows list and watch; an object that leaves the selection is reported as deleted.
     """
 
@@ -20,12 +21,14 @@ class Kind:
     namespaced: bool = False
     optional: bool = False
     field_selector: str = ""
+    within: str = ""
 
     @property
     def path(self) -> str:
-        """The path of the list over all namespaces."""
+        """The path of the list over all namespaces, or ``within`` one."""
         prefix = "/api/" if "/" not in self.group_version else "/apis/"
-        return f"{prefix}{self.group_version}/{self.plural}"
+        middle = f"/namespaces/{self.within}" if self.within else ""
+        return f"{prefix}{self.group_version}{middle}/{self.plural}"
 
     def item(self, namespace: str, name: str, subresource: str = "") -> str:
         """The path of one object; ``namespace`` is ignored for cluster-scoped kinds."""

@@ -1,7 +1,7 @@
 """One consistent look at a cluster, with the caller's own rights: for commands, not for the operator.
 
-`read` lists what it is asked for and returns raw objects; `follow` keeps an engine in step and tells when
-it changed.
+`read` lists what it is asked for and returns raw objects; `look` lists what the caller may see and says what
+that leaves out; `follow` keeps an engine in step and tells when it changed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -25,25 +26,59 @@ async def read(client: Client, kinds: Iterable[Kind]) -> list[dict[str, Any]]:
     """All objects of these kinds, with ``kind`` and ``apiVersion`` filled in. Raises `ApiError`,
     `NoAnswerError`."""
 
-    async def listed(kind: Kind) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        params = {"limit": str(PAGE)}
-        while True:
-            try:
-                page = await client.request("GET", kind.path, params=params)
-            except ApiError as error:
-                if error.status == 404 and kind.optional:
-                    return []
-                raise
-            found += [
-                {**item, "kind": kind.kind, "apiVersion": kind.group_version}
-                for item in page.get("items") or []
-            ]
-            if not (more := page["metadata"].get("continue")):
-                return found
-            params["continue"] = more
+    lists = await asyncio.gather(*(_listed(client, kind) for kind in kinds))
+    return [raw for objects in lists for raw in objects]
 
-    return [raw for objects in await asyncio.gather(*map(listed, kinds)) for raw in objects]
+
+async def _listed(client: Client, kind: Kind) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    params = {"limit": str(PAGE)}
+    while True:
+        try:
+            page = await client.request("GET", kind.path, params=params)
+        except ApiError as error:
+            if error.status == 404 and kind.optional:
+                return []
+            raise
+        found += [
+            {**item, "kind": kind.kind, "apiVersion": kind.group_version} for item in page.get("items") or []
+        ]
+        if not (more := page["metadata"].get("continue")):
+            return found
+        params["continue"] = more
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a caller sees of some kinds: the objects, the kinds as they were read (perhaps within one
+    namespace), and the kinds that were not, or not all, to be seen."""
+
+    objects: list[dict[str, Any]]
+    kinds: tuple[Kind, ...]
+    unseen: tuple[Kind, ...]
+
+
+async def look(client: Client, kinds: Iterable[Kind], namespace: str) -> Sight:
+    """As `read`, but what the caller may not list is left out; of namespaced kinds ``namespace`` is tried
+    then. Raises `ApiError` for anything but a lack of rights."""
+
+    async def seen(kind: Kind) -> tuple[Kind | None, list[dict[str, Any]]]:
+        tries = [kind, replace(kind, within=namespace)] if kind.namespaced else [kind]
+        for attempt in tries:
+            try:
+                return attempt, await _listed(client, attempt)
+            except ApiError as error:
+                if error.status != 403:
+                    raise
+        return None, []
+
+    asked = tuple(kinds)
+    found = await asyncio.gather(*map(seen, asked))
+    return Sight(
+        [raw for _, objects in found for raw in objects],
+        tuple(kind for kind, _ in found if kind is not None),
+        tuple(kind or wanted for wanted, (kind, _) in zip(asked, found, strict=True) if kind is not wanted),
+    )
 
 
 def settle(engine: Engine) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from harness import objects as o
 
-from sharing_affinity.cli import main
+from sharing_affinity.cli import explain, main, make_parser
 
 ROOT = Path(__file__).parents[3]
 JSON = dict[str, Any]
@@ -285,6 +285,57 @@ def test_explain_tells_every_device(cli: Cli) -> None:
     assert "held" not in out
     assert cli.run("explain", "pod", "bound", "-f", file)[0] == 0
     assert cli.run("explain", "pod", "nobody", "-f", file)[0] == 2
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("pod", "p", "-f", "FILES"),
+        ("-f", "FILES", "pod", "p"),
+        ("-o", "json", "-f", "FILES", "pod", "p"),
+        ("-f", "FILES", "-n", "default", "pod", "p"),
+        ("-f", "FILES", "pod", "p", "-n", "default"),
+        ("pod", "-f", "FILES", "-n", "default", "p"),
+    ],
+)
+def test_the_pod_may_come_before_or_after_the_files(cli: Cli, argv: tuple[str, ...]) -> None:
+    one, two = cli.file(*BASE, name="one.yaml"), cli.file(o.claim("p", "A"), o.pod("p"), name="two.yaml")
+    words = [word for given in argv for word in ((one, two) if given == "FILES" else (given,))]
+    code, out, err = cli.run("explain", *words)
+    assert (code, err) == (0, "")
+    assert "node-a" in out
+
+
+def test_locks_of_every_state_and_in_every_form(cli: Cli) -> None:
+    raws = [*BASE, o.allocated(o.claim("held", "A"), "eth1"), o.allocated(o.claim("odd"), "eth2")]
+    raws += [o.allocated(o.claim("lost", "A"), "eth1", pool="gone")]
+    file = cli.file(*raws)
+    code, out, err = cli.run("locks", "-f", file, "-o", "json")
+    assert (code, err) == (0, "")
+    content = json.loads(out)
+    jsonschema.validate(content, schema("locks"))
+    found = {(p["pool"], d["device"]): d["state"] for p in content["pools"] for d in p["devices"]}
+    assert found[("node-a", "eth1")] == "Locked"
+    assert found[("node-a", "eth2")] == "Unreconstructable"
+    assert found[("gone", "eth1")] == "Unknown"
+    assert content == yaml.safe_load(cli.run("locks", "-f", file, "-o", "yaml")[1])
+    assert "subnet=A" in cli.run("locks", "-f", file)[1]
+    only = json.loads(cli.run("locks", "-f", file, "-o", "json", "--pool", "gone")[1])
+    assert [pool["pool"] for pool in only["pools"]] == ["gone"]
+
+
+def test_a_cluster_is_explained_without_what_is_not_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    """Files are refused as a whole; a cluster's odd object is nobody else's problem."""
+    parser, _ = make_parser()
+    odd = o.claim("odd")
+    odd["spec"]["devices"]["requests"] = "many"
+    objects = [raw for raw in (*BASE, odd, o.claim("p", "A"), o.pod("p")) if raw["kind"] != "Node"]
+    unseen = [{"kind": "Node", "namespace": None, "means": ""}]
+    simulation = explain._of_cluster(objects, unseen, parser.parse_args(["explain", "pod", "p"]))
+    content = explain.explanation(simulation, ("default", "p"))
+    assert content is not None
+    assert content["node"] == "node-a"
+    assert "odd" in capsys.readouterr().err
 
 
 def test_explain_of_a_pod_that_fits(cli: Cli) -> None:
