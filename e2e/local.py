@@ -185,9 +185,11 @@ class LocalBackend:
     def load(self, archive: Path) -> None:
         if not self._state.nodes:
             raise ClusterError(f"cluster {self._state.name} has no real nodes to load {archive} into")
-        # Names of archives end with a hash of their content; the last one of each image is what nodes have.
-        loaded = self._folder / "loaded" / archive.stem.rpartition("-")[0]
-        if loaded.exists() and loaded.read_text() == archive.stem:
+        # Names of our applications' archives end with a hash of their content; the last one of each is what
+        # nodes have. Other archives are always loaded.
+        image = archive.stem.rpartition("-")[0]
+        loaded = self._folder / "loaded" / image
+        if image and loaded.exists() and loaded.read_text() == archive.stem:
             return
         ctr = str(build.output_dir(versions.CONTAINERD) / "ctr")
         imports = []
@@ -200,7 +202,7 @@ class LocalBackend:
             output, _ = process.communicate(timeout=120)
             if process.returncode:
                 raise ClusterError(f"import of {archive} failed: {output.decode(errors='replace').strip()}")
-        if loaded.name:
+        if image:
             loaded.parent.mkdir(exist_ok=True)
             loaded.write_text(archive.stem)
 

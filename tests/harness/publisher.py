@@ -49,11 +49,15 @@ class Publisher:
         self._log.close()
 
 
-def configure(cluster: Cluster, driver: str) -> None:
-    """Apply what ships for sidecars, for another driver than the example's."""
+def manifests(cluster: Cluster, driver: str) -> list[dict[str, Any]]:
+    """What ships for sidecars, for another driver than the example's."""
     rendered = cluster.kubectl("kustomize", str(ROOT / "examples/metadata-sidecar"))
-    objects = yaml.safe_load_all(rendered.replace("gpu.example.com", driver))
-    cluster.apply(*(obj for obj in objects if obj["kind"] not in WORKLOADS))
+    return [obj for obj in yaml.safe_load_all(rendered.replace("gpu.example.com", driver)) if obj]
+
+
+def configure(cluster: Cluster, driver: str) -> None:
+    """Apply the rights and the policy of a sidecar that runs as a process."""
+    cluster.apply(*(obj for obj in manifests(cluster, driver) if obj["kind"] not in WORKLOADS))
 
 
 @contextmanager
