@@ -30,6 +30,7 @@ SUBNET = 'has(object.subnet) ? object.subnet : ""'
 BOTH = 'has(object.subnet) ? object.subnet : has(object.subnetID) ? object.subnetID : ""'
 PKEY = 'has(object.pkey) ? object.pkey : ""'
 SCHEMA = json.loads((operator.ROOT / "docs/schemas/extractors.schema.json").read_text())
+ROLE = "sharing-affinity-admin"
 V1 = "nic.sharingaffinity.dev/v1"
 V1BETA1 = "nic.sharingaffinity.dev/v1beta1"
 
@@ -50,14 +51,14 @@ def site(control_plane: Cluster, process: Process, namespace: str) -> Iterator[S
 class Rollout:
     """The command under test, and what it works on."""
 
-    def __init__(self, site: Site, process: Process, folder: Path) -> None:
-        self.site, self.process, self.folder = site, process, folder
+    def __init__(self, site: Site, process: Process, folder: Path, kubeconfig: Path) -> None:
+        self.site, self.process, self.folder, self.kubeconfig = site, process, folder, kubeconfig
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """``affinity-driver extractors ARGUMENTS``; its output."""
         argv = [
             sys.executable, "-m", "affinity_driver", "extractors", *arguments,
-            f"--driver={self.site.driver}", f"--kubeconfig={self.site.cluster.kubeconfig}",
+            f"--driver={self.site.driver}", f"--kubeconfig={self.kubeconfig}",
         ]  # fmt: skip
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
         assert done.returncode == code, done.stdout + done.stderr
@@ -94,7 +95,19 @@ class Rollout:
 
 @pytest.fixture
 def rollout(site: Site, process: Process, tmp_path: Path) -> Rollout:
-    return Rollout(site, process, tmp_path)
+    """As somebody with the ClusterRole that ships for administrators."""
+    cluster, namespace = site.cluster, site.namespace
+    cluster.request(
+        "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "somebody"}}
+    )
+    binding = {
+        "metadata": {"name": f"rollout-{site.tag}"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
+        "subjects": [{"kind": "ServiceAccount", "name": "somebody", "namespace": namespace}],
+    }
+    site.create_cluster("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    kubeconfig = cluster.service_account_kubeconfig(namespace, "somebody")
+    return Rollout(site, process, tmp_path, kubeconfig)
 
 
 @pytest.fixture
@@ -175,6 +188,7 @@ def test_adding_changing_and_retiring_keys_under_running_pods(
     rollout.run("apply", "--retire=pkey", "--wait=20")
     assert rollout.published(one) == rollout.published(two) == {"subnet": SUBNET}
     rollout.run("apply", "--retire=subnet", code=2)
+    rollout.run("apply", "--retire=pkey")  # once more: nothing to do
 
 
 def test_a_new_driver_version_ends_a_roll_out_and_a_hold_outlives_it(

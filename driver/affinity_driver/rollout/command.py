@@ -28,7 +28,9 @@ from .cluster import Cluster, PoolNow, read, roll_out
 from .judge import PoolChange, State, Waiting, judge, left_out
 
 GOOD, REFUSED, BAD_INPUT, NO_ACCESS = 0, 1, 2, 3
-PAUSE = 0.5
+PAUSE, PATIENCE = 0.5, 10.0
+"""Seconds between two looks, and for which a pool that keeps changing is judged again: the operator's status
+is enough to change it."""
 
 
 class UsageError(Exception):
@@ -103,38 +105,53 @@ def _plan(api: Api, arguments: argparse.Namespace) -> int:
 
 def _apply(api: Api, arguments: argparse.Namespace) -> int:
     wanted = _wanted(arguments)
-    deadline = time.monotonic() + arguments.wait
-    shown: set[str] = set()
+    started = time.monotonic()
+    told: set[str] = set()
     while True:
         now = _read(api, arguments)
         changes, _ = _judged(now, arguments, wanted)
-        pending, held = [], []
-        for change in changes:
-            pool = now.pools[change.pool]
-            done = _rolled_out(pool, change.after)
-            if done and change.same:
-                continue
-            in_the_way = (change.breaks and not arguments.force) or (arguments.idle_only and not change.idle)
-            if not pool.metadata or (in_the_way and not done):
-                held.append(change)
-                continue
-            # One that changed since it was read is judged again with --wait, or by running this again.
-            pending.append(change.pool)
-            if not done and roll_out(api, pool, Override(change.after)):
-                print(f"pool {change.pool}: rolled out, {words.difference(change)}")
+        held, pending, changed = _roll_out_where_harmless(api, now, changes, arguments)
         for change in held:
-            if change.pool not in shown:
-                shown.add(change.pool)
+            if change.pool not in told:
+                told.add(change.pool)
                 words.explain(change, now.pools[change.pool])
-        if not pending and not held:
+        if not held and not pending:
             print(f"{len(changes)} pool(s) carry the extractors")
             return GOOD
-        if time.monotonic() >= deadline:
-            if pending and arguments.wait:
+        patience = max(arguments.wait, PATIENCE if changed else 0.0)
+        if time.monotonic() - started >= patience:
+            if changed:
+                print(f"not rolled out: {', '.join(changed)}; something keeps changing them")
+            elif pending and arguments.wait:
                 print(f"not published yet: {', '.join(pending)}; is their publisher running, and new enough?")
-                return REFUSED
-            return REFUSED if held else GOOD
+            return REFUSED if held or changed or (pending and arguments.wait) else GOOD
         time.sleep(PAUSE)
+
+
+def _roll_out_where_harmless(
+    api: Api, now: Cluster, changes: Sequence[PoolChange], arguments: argparse.Namespace
+) -> tuple[list[PoolChange], list[str], list[str]]:
+    """Tell publishers what they may change. Held back are changes that break somebody (or were not asked for
+    in use), pending the pools that are not published so yet, and of these some changed since they were read.
+    """
+    held: list[PoolChange] = []
+    pending: list[str] = []
+    changed: list[str] = []
+    for change in changes:
+        pool = now.pools[change.pool]
+        done = _rolled_out(pool, change.after)
+        in_the_way = (change.breaks and not arguments.force) or (arguments.idle_only and not change.idle)
+        if done and change.same:
+            continue
+        if not pool.metadata or (in_the_way and not done):
+            held.append(change)
+            continue
+        pending.append(change.pool)
+        if not done and roll_out(api, pool, Override(change.after)):
+            print(f"pool {change.pool}: rolled out, {words.difference(change)}")
+        elif not done:
+            changed.append(change.pool)
+    return held, pending, changed
 
 
 def _hold(api: Api, arguments: argparse.Namespace) -> int:
@@ -208,6 +225,9 @@ def _judged(
     now: Cluster, arguments: argparse.Namespace, wanted: Wanted
 ) -> tuple[tuple[PoolChange, ...], tuple[Waiting, ...]]:
     before = {name: pool.extractors for name, pool in now.pools.items()}
+    there = {extractor.name for published in before.values() for extractor in published}
+    if arguments.retire and not there & set(arguments.retire):
+        print(f"no pool has a key {' or '.join(arguments.retire)} (any more)", file=sys.stderr)
     after = {name: wanted(name, published) for name, published in before.items()}
     evaluator = CelEvaluator()
     waiting: set[Waiting] = set()
