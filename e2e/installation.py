@@ -24,8 +24,6 @@ from e2e.product import DRIVER_NAMESPACE, NAMESPACE, Process, Product
 LEASE = ("--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5")
 """A takeover within seconds instead of the default's quarter of a minute."""
 OPERATOR = "sharing-affinity-operator"
-WEBHOOK = "sharing-affinity-webhook"
-NIC = "affinity-driver-nic"
 NAME_LABEL = "app.kubernetes.io/name"
 
 
@@ -84,10 +82,10 @@ class AsPods:
     def _image(self, name: str) -> str:
         return f"{name.rpartition(':')[0]}:{self._tag}" if self._tag else name
 
-    def driver(self, *flags: str) -> None:
-        self._apply("driver-nic", *flags)
-        self._rollout("daemonset", NIC, DRIVER_NAMESPACE)
-        product.wait_published(self._cluster, self._node.name, "nic", "--no-affinity" not in flags)
+    def driver(self, *flags: str, profile: str = "nic") -> None:
+        self._apply(f"driver-{profile}", *flags)
+        self._rollout("daemonset", f"affinity-driver-{profile}", DRIVER_NAMESPACE)
+        product.wait_published(self._cluster, self._node.name, profile, "--no-affinity" not in flags)
 
     def operators(self, *flags: str) -> None:
         self._apply("overlays/default", *LEASE, *flags)
@@ -127,9 +125,9 @@ class AsPods:
         """Delete what runs, and wait until it is gone; rights, policies and custom resources stay."""
         kinds = (*product.WORKLOADS, "ValidatingWebhookConfiguration")
         self._delete([obj for obj in self._applied if obj["kind"] in kinds])
-        for namespace, name in ((NAMESPACE, OPERATOR), (NAMESPACE, WEBHOOK), (DRIVER_NAMESPACE, NIC)):
-            path = f"/api/v1/namespaces/{namespace}/pods?labelSelector={NAME_LABEL}={name}"
-            wait_for(f"no {name} runs", functools.partial(self._none, path), 60)
+        for namespace in (NAMESPACE, DRIVER_NAMESPACE):
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            wait_for(f"nothing runs in {namespace}", functools.partial(self._none, path), 60)
 
     def _none(self, path: str) -> bool:
         return not self._cluster.request("GET", path)["items"]

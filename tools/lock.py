@@ -33,6 +33,8 @@ def main() -> int:
         "--all-extras",
         "--group",
         "dev",
+        "--group",
+        "docs",
         "--output-file",
         "requirements.lock",
         *sys.argv[1:],
