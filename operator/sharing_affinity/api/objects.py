@@ -559,6 +559,8 @@ def _device(reader: Reader) -> Device:
     attributes, capacity = reader.obj("attributes"), reader.obj("capacity")
     for name in attributes.data:
         unsupported.extend(_check_attribute(attributes.obj(str(name))))
+    for taint in reader.each("taints"):
+        unsupported.extend(taint.unknown("key", "value", "effect", "timeAdded"))
     selector = reader.maybe("nodeSelector")
     counters = []
     for use in reader.each("consumesCounters"):

@@ -16,7 +16,7 @@ from typing import Final
 from sharing_affinity.allocator import Abort, Builder, NodeError, Problem, Search, Solution
 from sharing_affinity.allocator.model import Requests
 from sharing_affinity.allocator.result import allocation
-from sharing_affinity.api import Claim, Node, Pod, Record, RecordedResult, RequestSpec
+from sharing_affinity.api import Claim, DeviceClass, Node, Pod, Record, RecordedResult, RequestSpec
 from sharing_affinity.api.objects import DeviceConfig
 from sharing_affinity.api.reader import format_time
 from sharing_affinity.engine.candidates import Choice, choose, ordered
@@ -217,6 +217,13 @@ class Decider:
                     f"claim {claim.meta.name} uses {claim.unsupported[0]}, "
                     "which this version does not implement",
                 )
+            newer = self._newer_class(claim)
+            if newer is not None:
+                return Unplaced(
+                    Reason.UNSUPPORTED,
+                    f"claim {claim.meta.name}: DeviceClass {newer.meta.name} uses {newer.unsupported[0]}, "
+                    "which this version does not implement",
+                )
             unknown = self._unknown_class(claim)
             if unknown:
                 return Unplaced(
@@ -251,6 +258,15 @@ class Decider:
             else:
                 neither.append(request.name)
         return fenced, stock, neither
+
+    def _newer_class(self, claim: Claim) -> DeviceClass | None:
+        """A DeviceClass of the claim with fields that this version does not know."""
+        for request in claim.requests:
+            for _, spec in request.alternatives():
+                device_class = self._world.classes.get(spec.device_class)
+                if device_class is not None and device_class.unsupported:
+                    return device_class
+        return None
 
     def _unknown_class(self, claim: Claim) -> str:
         """A DeviceClass that some request cannot do without, and that is not there."""
