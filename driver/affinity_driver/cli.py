@@ -1,7 +1,9 @@
 """The ``affinity-driver`` command: ``run`` serves, ``status`` shows, ``probe`` asks whether a driver is
-alive, ``metadata-sidecar`` describes the devices of other drivers, ``extractors`` changes what is published.
+alive, ``doctor`` what is wrong, ``metadata-sidecar`` publishes extractors for other drivers, ``extractors``
+changes what is published.
 
-Exit codes: 0 good, 1 not alive (``probe``), 2 bad input, 3 no access to the API server or the node's folders.
+Exit codes: 0 good, 1 not alive (``probe``), something wrong (``doctor``) or findings (``extractors``), 2 bad
+input, 3 no access to the API server or the node's folders.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from pathlib import Path
 import structlog
 
 from . import metrics, status
+from .doctor import command as doctor
 from .driver import Driver, DriverOptions, instance_name
+from .hardware import MockDevices, boot_id
 from .kube import CredentialsError, KubeClient, from_kubeconfig, in_cluster
 from .kubeletplugin.sockets import SocketPathError
 from .logs import configure
@@ -71,7 +75,15 @@ def parser() -> argparse.ArgumentParser:
     probe = commands.add_parser("probe", help="call the driver through its own sockets")
     _add_place(probe)
     probe.add_argument("--timeout", type=float, default=5.0, help="seconds; default: %(default)s")
+    probe.add_argument("--registered", action="store_true", help="the kubelet must have accepted it")
     probe.set_defaults(function=_probe)
+    examine = commands.add_parser(
+        "doctor",
+        help="what keeps the driver from working here, and the way out",
+        description=doctor.run.__doc__,
+    )
+    _add_place(examine)
+    doctor.add_arguments(examine)
     mirror.add_parser(commands)
     rollout.add_parser(commands)
     return top
@@ -168,10 +180,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    name = arguments.driver_name or find(arguments.profile).driver
-    return status.show(arguments.kubelet_root_dir / "plugins" / name, arguments.output)
+    kind = find(arguments.profile)
+    directory = arguments.kubelet_root_dir / "plugins" / (arguments.driver_name or kind.driver)
+    hardware = MockDevices(directory / "hardware", boot_id(), survives_reboot=kind.survives_reboot)
+    return status.show(directory, arguments.output, hardware)
 
 
 def _probe(arguments: argparse.Namespace) -> int:
     name = arguments.driver_name or find(arguments.profile).driver
-    return status.probe(arguments.kubelet_root_dir / "plugins" / name, arguments.timeout)
+    directory = arguments.kubelet_root_dir / "plugins" / name
+    return status.probe(directory, arguments.timeout, os.environ.get("POD_UID"), arguments.registered)

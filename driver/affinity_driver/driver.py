@@ -30,7 +30,7 @@ from .kubeletplugin.health import SERVICES, HealthService
 from .kubeletplugin.registrar import Registrar
 from .kubeletplugin.server import UnixServer
 from .kubeletplugin.service import SERVICE_V1, ClaimRef, DRAPlugin
-from .kubeletplugin.sockets import Instance, plugin_socket, registration_socket
+from .kubeletplugin.sockets import REGISTERED, Instance, plugin_socket, registration_socket
 from .metrics import Metrics
 from .profiles import ProfileOptions, find
 from .publish.controller import Publisher, PublisherOptions
@@ -117,7 +117,7 @@ class Driver:
         self.registration = registration_socket(registry, self.name, options.instance)
         self._instance = Instance(self.directory, options.instance, [self.endpoint, self.registration])
         self.registrar = Registrar(
-            self.name, self.endpoint, [SERVICE_V1, *SERVICES], self._publish, self._refused
+            self.name, self.endpoint, [SERVICE_V1, *SERVICES], self._registered, self._refused
         )
         self.plugin = DRAPlugin(self, self.metrics)
         self._health = HealthService(options.node, self._faults, self._publisher.wake)
@@ -220,7 +220,12 @@ class Driver:
     def _count(self, state: NodeState) -> None:
         self.metrics.prepared(state, self.state.recovered)
 
+    def _registered(self) -> None:
+        self._instance.tell(REGISTERED)
+        self._publish()
+
     def _refused(self, error: str) -> None:
+        self._instance.tell(error or "refused")
         self._warn("RegistrationRefused", f"the kubelet refuses driver {self.name}: {error}")
 
     def _warn(self, reason: str, message: str) -> None:

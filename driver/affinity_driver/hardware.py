@@ -51,6 +51,11 @@ class MockDevices:
         except (ValueError, KeyError, TypeError, AttributeError):
             return {}
 
+    def known(self) -> set[str]:
+        """The devices that are programmed or broken."""
+        files = self._directory.glob("*") if self._directory.is_dir() else ()
+        return {path.stem for path in files if path.suffix in (".json", ".fault")}
+
     def program(self, device: str, values: Mapping[str, str]) -> bool:
         """Program the device and return when it is done; False when it already was so."""
         if self.values(device) == dict(values):

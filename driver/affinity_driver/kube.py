@@ -282,6 +282,17 @@ class KubeClient:
         finally:
             connection.close()
 
+    def date(self) -> str:
+        """The header ``Date`` of an answer: the API server's clock. Raises ApiError."""
+        connection = self._connect(self._timeout)
+        try:
+            connection.request("GET", f"{self._prefix}/version", headers=self._headers())
+            return connection.getresponse().getheader("Date") or ""
+        except (OSError, http.client.HTTPException) as error:
+            raise ApiError(0, "", f"no answer from the API server: {error}") from error
+        finally:
+            connection.close()
+
     def _call(
         self,
         method: str,

@@ -21,7 +21,7 @@ from harness.nic import (
     running,
 )
 
-from affinity_driver import status
+from affinity_driver import cli, status
 from affinity_driver.profiles import ProfileOptions
 from e2e.cluster import Cluster
 from e2e.product import DRIVER_NAMESPACE, Product
@@ -284,10 +284,10 @@ def test_probe_and_status(
     prepare(nic, claim)
     directory = nic.driver.directory
     assert status.probe(directory, 5) == 0
-    assert status.show(directory, "table") == 0
+    assert cli.main(["status", f"--kubelet-root-dir={nic.options.kubelet_root}"]) == 0
     out = capsys.readouterr().out
     assert f"{namespace}/{claim['metadata']['name']}" in out
-    assert "subnet=A" in out
+    assert "eth1     subnet=A   1         subnet=A     -" in out
     nic.stop()
     assert status.probe(directory, 5) == 1
     nic.start_again()

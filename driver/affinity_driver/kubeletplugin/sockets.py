@@ -4,8 +4,8 @@ A Unix socket path has at most 107 bytes, kubelet folders and driver names can b
 shorter forms; the first one that fits is taken. Every instance has names of its own: binding a path that
 another live process serves succeeds silently in gRPC and takes the socket away from it.
 
-An instance notes its sockets in a file that it keeps locked. A file nobody has locked belongs to a process
-that was killed, and its sockets are removed by the next one.
+An instance notes its sockets, and what the kubelet said of it, in a file that it keeps locked. A file nobody
+has locked belongs to a process that was killed, and its sockets are removed by the next one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 MAX_PATH = 107
@@ -60,7 +61,7 @@ class Instance:
 
     def __init__(self, directory: Path, name: str, sockets: Sequence[Path]) -> None:
         self._directory = directory
-        self._path = directory / f"instance-{_hash(name, 8)}.json"
+        self._path = _note_of(directory, name)
         self._sockets = list(sockets)
         self._descriptor = -1
 
@@ -68,13 +69,18 @@ class Instance:
         """Note our sockets and remove those of killed instances; returns what was removed."""
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        removed = self._remove(_noted(self._descriptor))
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps([str(path) for path in self._sockets]).encode(), 0)
+        removed = self._remove(_sockets(self._descriptor))
+        self.tell("")
         for path in sorted(self._directory.glob("instance-*.json")):
             if path != self._path:
                 removed += self._sweep(path)
         return removed
+
+    def tell(self, registration: str) -> None:
+        """Note what the kubelet said: ``registered``, or its error; "" for nothing yet."""
+        note = json.dumps([*map(str, self._sockets), *([registration] if registration else [])]).encode()
+        os.pwrite(self._descriptor, note, 0)
+        os.ftruncate(self._descriptor, len(note))
 
     def release(self) -> None:
         """Remove our sockets and our note."""
@@ -89,7 +95,7 @@ class Instance:
             return []
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            removed = self._remove(path for path in _noted(descriptor) if path not in self._sockets)
+            removed = self._remove(path for path in _sockets(descriptor) if path not in self._sockets)
             path.unlink(missing_ok=True)
             return removed
         except BlockingIOError:
@@ -107,24 +113,48 @@ class Instance:
         return removed
 
 
-def _noted(descriptor: int) -> list[Path]:
-    try:
-        return [Path(item) for item in json.loads(os.pread(descriptor, 65536, 0) or b"[]")]
-    except (ValueError, TypeError):
-        return []
+REGISTERED = "registered"
 
 
-def live_sockets(directory: Path) -> list[tuple[Path, Path]]:
-    """The (plugin, registration) sockets of the running instances that keep their notes in ``directory``."""
+@dataclass(frozen=True, slots=True)
+class LiveInstance:
+    """A running instance: its sockets, and ``registered``, the kubelet's error, or "" for no word yet."""
+
+    endpoint: Path
+    registrar: Path
+    registration: str
+
+
+def live_instances(directory: Path, name: str | None = None) -> list[LiveInstance]:
+    """The running instances that keep their notes in ``directory``; only that of this name, where given."""
     found = []
-    for path in sorted(directory.glob("instance-*.json")):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    notes = sorted(directory.glob("instance-*.json")) if name is None else [_note_of(directory, name)]
+    for path in notes:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             noted = _noted(descriptor)
-            if len(noted) == 2:
-                found.append((noted[0], noted[1]))
+            if len(noted) >= 2:
+                found.append(LiveInstance(Path(noted[0]), Path(noted[1]), "".join(noted[2:3])))
         finally:
             os.close(descriptor)
     return found
+
+
+def _note_of(directory: Path, name: str) -> Path:
+    return directory / f"instance-{_hash(name, 8)}.json"
+
+
+def _noted(descriptor: int) -> list[str]:
+    try:
+        return [str(item) for item in json.loads(os.pread(descriptor, 65536, 0) or b"[]")]
+    except (ValueError, TypeError):
+        return []
+
+
+def _sockets(descriptor: int) -> list[Path]:
+    return [Path(item) for item in _noted(descriptor)[:2]]

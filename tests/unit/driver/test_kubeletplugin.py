@@ -24,8 +24,9 @@ from affinity_driver.kubeletplugin.service import ClaimRef, DRAPlugin
 from affinity_driver.kubeletplugin.sockets import (
     MAX_PATH,
     Instance,
+    LiveInstance,
     SocketPathError,
-    live_sockets,
+    live_instances,
     plugin_socket,
     registration_socket,
 )
@@ -94,10 +95,14 @@ class TestInstance:
         second = Instance(tmp_path, "two", [])
         assert second.claim() == []
         assert path.is_socket()
-        assert live_sockets(tmp_path) == [(path, tmp_path / "reg")]
+        assert live_instances(tmp_path) == [LiveInstance(path, tmp_path / "reg", "")]
+        first.tell("a long refusal")
+        first.tell("registered")
+        assert live_instances(tmp_path, "one") == [LiveInstance(path, tmp_path / "reg", "registered")]
+        assert live_instances(tmp_path, "three") == []
         second.release()
         first.release()
-        assert live_sockets(tmp_path) == []
+        assert live_instances(tmp_path) == []
 
     def test_a_note_never_removes_what_is_no_socket(self, tmp_path: Path) -> None:
         precious = tmp_path / "precious"
