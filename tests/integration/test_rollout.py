@@ -5,11 +5,11 @@ Driver, operator, scheduler and API server are real; the operator allocates, so 
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from harness import operator
 from harness.nic import METADATA, RunningDriver, allocate, complete, driver_options, pool_objects, running
 from harness.operator import Process, Site, eventually
 
+from affinity_driver import cli
 from affinity_driver.profiles import ProfileOptions
 from e2e.cluster import Cluster, wait_for
 
@@ -56,13 +57,12 @@ class Rollout:
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """``affinity-driver extractors ARGUMENTS``; its output."""
-        argv = [
-            sys.executable, "-m", "affinity_driver", "extractors", *arguments,
-            f"--driver={self.site.driver}", f"--kubeconfig={self.kubeconfig}",
-        ]  # fmt: skip
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout
+        place = [f"--driver={self.site.driver}", f"--kubeconfig={self.kubeconfig}"]
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            got = cli.main(["extractors", *arguments, *place])
+        assert got == code, out.getvalue() + err.getvalue()
+        return out.getvalue()
 
     def file(self, **extractors: str) -> str:
         path = self.folder / "extractors.yaml"
@@ -89,8 +89,14 @@ class Rollout:
         items = pool_objects(self.site.cluster, node, self.site.driver)[1]
         return {e["name"]: e["expression"] for item in items for e in item["spec"]["sharingAffinity"]}
 
-    def state(self, node: str, device: str) -> str:
-        return str(self.site.table().get(f"{node}/{device}", {}).get("state"))
+    def becomes(self, node: str, device: str, state: str) -> None:
+        """Wait for a device's state in the operator's view, which follows a little later."""
+        row = f"{node}/{device}"
+
+        def probe() -> bool:
+            return bool(self.site.table().get(row, {}).get("state") == state)
+
+        eventually(f"{row} {state}", probe, 30, self.process)
 
 
 @pytest.fixture
@@ -150,13 +156,13 @@ def test_adding_changing_and_retiring_keys_under_running_pods(
     assert f"{rollout.site.namespace}/old-1, request nic: yields no value for subnet" in told
     assert "guarded by its apiVersion" in told
     rollout.run("apply", "-f", rollout.file(subnet=BOTH), "--wait=20")
-    assert rollout.state(one, "eth1") == "Locked"
+    rollout.becomes(one, "eth1", "Locked")
     # A migrated workload shares the device with one that is not.
     assert rollout.place("new-1", subnet="a")[0] == one
 
     # A further key: the idle pool takes it, the one in use is held back and goes on as it was.
     added = rollout.file(subnet=BOTH, pkey=PKEY)
-    told = rollout.run("apply", "-f", added, "--wait=3", code=1)
+    told = rollout.run("apply", "-f", added, code=1)
     assert f"pool {one}: held back: adds pkey" in told
     assert "old-1" in told
     assert "new-1" in told
@@ -256,10 +262,10 @@ def test_devices_of_before_become_managed_while_claims_hold_them(
             assert rollout.place("c-1", subnet="c") == (node, "eth1")
             # Managed again: eth1 has holders of two subnets and is closed until one kind is gone.
             driver.restart(affinity=True)
-            eventually("eth1 closed", lambda: rollout.state(node, "eth1") == "Unreconstructable", 30)
+            rollout.becomes(node, "eth1", "Unreconstructable")
             assert rollout.place("a-4", subnet="b") == (node, "eth2")
             rollout.drain("c-1")
-            eventually("eth1 open", lambda: rollout.state(node, "eth1") == "Locked", 30)
+            rollout.becomes(node, "eth1", "Locked")
         for item in pool_objects(site.cluster, node, site.driver)[1]:
             site.cluster.request("DELETE", f"{METADATA}/{item['metadata']['name']}")
 

@@ -20,6 +20,7 @@ from harness.nic import METADATA, SLICES, complete, pool_objects
 from harness.operator import SUBNET, Process, Site, eventually
 from harness.publisher import ACCOUNT, RULES, Publisher, configure, sidecar
 
+from affinity_driver import cli
 from affinity_driver.kube import KubeClient, from_kubeconfig
 from affinity_driver.mirror.sidecar import Sidecar, SidecarOptions
 from e2e.api import ApiClient
@@ -282,3 +283,14 @@ def test_a_sidecar_reaches_its_own_driver_and_node_only(site: Site, node: str) -
             client.request("POST", path + dry, body)
     with pytest.raises(ApiError, match="cannot delete"):
         client.request("DELETE", f"{RULES}/{own}")
+
+
+def test_without_rules_there_is_no_sidecar(
+    control_plane_1_36: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kubernetes 1.36 serves no DeviceTaintRules by default: metadata without a fence would only be in the
+    way."""
+    arguments = [f"--extractors={extractors(tmp_path, SUBNET)}", "--driver=x.example.com", "--all-nodes"]
+    kubeconfig = f"--kubeconfig={control_plane_1_36.kubeconfig}"
+    assert cli.main(["metadata-sidecar", *arguments, kubeconfig]) == 3
+    assert "DeviceTaintRules need Kubernetes 1.37" in capsys.readouterr().err
