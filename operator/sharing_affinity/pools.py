@@ -14,10 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sharing_affinity.api import Device, Extractor, MetadataSlice, Quantity, ResourceSlice, TaintRule, names
 from sharing_affinity.api.objects import Taint
 from sharing_affinity.api.reasons import PoolState as PoolState
+
+WAY_OUT: Final = {
+    PoolState.INCOMPLETE: "it can be used when its driver has published the rest",
+    PoolState.INVALID: "its driver has to publish a corrected generation",
+    PoolState.UNSUPPORTED: "publish without it, or use a version of the operator that knows it",
+    PoolState.UNFENCED: "its driver has to fence every device, or to publish no metadata",
+    PoolState.FENCED_WITHOUT_METADATA: "its driver has to publish metadata, or to drop the fence",
+    PoolState.GATE_OFF: "turn the gate on, or have the driver drop fence and metadata",
+}
+"""What ends each state that withholds a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,12 @@ def device_serves(device: Device, node: str, labels: Mapping[str, str]) -> bool:
 
 Estimate = Callable[[str], int | None]
 """Worst-case cost of an expression, ``None`` when it does not compile."""
+
+
+def told(pool: Pool) -> str:
+    """What people read about a pool: its message and the way out."""
+    hint = WAY_OUT.get(pool.state)
+    return f"{pool.message}; {hint}" if pool.message and hint else pool.message
 
 
 def validate(

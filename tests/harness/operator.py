@@ -20,6 +20,7 @@ from typing import Any
 
 from e2e.cluster import Cluster
 from e2e.errors import ApiError
+from sharing_affinity.api.reasons import CLAIMS_ALLOCATED
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = "sharing-affinity-system"
@@ -367,6 +368,10 @@ class Site:
         except ApiError as error:
             return error.status == 404
         return False
+
+    def condition_of(self, pod: str, kind: str = CLAIMS_ALLOCATED) -> Json | None:
+        found = self.get_pod(pod)["status"].get("conditions") or ()
+        return next((condition for condition in found if condition["type"] == kind), None)
 
     def node_of(self, pod: str) -> str:
         return str(self.get_pod(pod)["spec"].get("nodeName", ""))

@@ -26,6 +26,7 @@ from harness.operator import FINALIZER, MERGE, QUICK_LEASE, RECORD, Process, Sit
 
 from e2e.cluster import Cluster
 from sharing_affinity.engine import Applied, Engine, Options, Placed
+from sharing_affinity.runtime.conditions import find
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
@@ -227,6 +228,7 @@ def test_nothing_goes_wrong(
         assert leader.metric("audit_differences_total") == 0
         assert leader.metric("late_wakeups_total") == 0
         eventually("the view to be the table", lambda: shown(site) == table(kubeconfig, site), 20)
+        eventually("conditions of bound pods to go", lambda: not outdated(site), 20)
 
         site.delete_pods()
         with contextlib.suppress(AssertionError):
@@ -289,6 +291,15 @@ def kick(site: Site) -> None:
     change = {"metadata": {"labels": {"kick": str(time.monotonic_ns())}}}
     site.cluster.request("PATCH", site.path("claim", "kick"), change, content_type=MERGE)
     time.sleep(0.3)
+
+
+def outdated(site: Site) -> list[str]:
+    """Pods that have a node and still the condition that they wait."""
+    return [
+        pod["metadata"]["name"]
+        for pod in site.cluster.request("GET", site.path("pod"))["items"]
+        if pod["spec"].get("nodeName") and find(pod)
+    ]
 
 
 def leftovers(site: Site) -> list[str]:

@@ -530,6 +530,24 @@ def test_claims_are_written_no_faster_than_the_limit(kubeconfig: Path, site: Sit
     assert took > (2 * 8 - 2) / 10 - 0.1
 
 
+def test_a_new_leader_takes_away_what_is_not_true_any_more(kubeconfig: Path, site: Site) -> None:
+    site.publish(site.node("n1"), ["eth1"])
+    with running(kubeconfig, *FAST):
+        site.run("holder", "a")
+        bound(site, "holder")
+        site.run("waits", "b")
+        site.run("waits-on", "c")
+        eventually("conditions", lambda: site.condition_of("waits") and site.condition_of("waits-on"))
+    site.delete_pod("holder")
+    with running(kubeconfig, *FAST):
+        bound(site, "waits")
+        eventually("the condition to go", lambda: site.condition_of("waits") is None)
+        assert site.condition_of("waits-on")
+    # Told to write none, it removes those that are there.
+    with running(kubeconfig, *FAST, "--pod-conditions=false"):
+        eventually("the condition to go", lambda: site.condition_of("waits-on") is None)
+
+
 def test_sigint_is_a_graceful_stop_too(kubeconfig: Path) -> None:
     with running(kubeconfig, *FAST) as operator:
         operator.process.send_signal(signal.SIGINT)

@@ -28,6 +28,8 @@ RECORD_ANNOTATION: Final = f"{GROUP}/allocation"
 EXTRACTORS_ANNOTATION: Final = f"{GROUP}/extractors"
 """On metadata slices: extractors rolled out on the pool instead of its publisher's own; see
 docs/driver-authors.md."""
+DECISION_ANNOTATION: Final = f"{GROUP}/decision"
+"""On Events: the id of the decision it tells of, as the operator's log has it."""
 DELETE_PROTECTION_FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Must be on a claim before its allocation is written, or nobody deallocates it later."""
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"

@@ -44,6 +44,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="a DeviceTaintRule with our key counts as the fence (needs 1.37)",
     )
+    add(
+        "--pod-conditions",
+        type=_truth,
+        default=True,
+        metavar="true|false",
+        help="pods whose claims cannot be allocated get the condition sharingaffinity.dev/ClaimsAllocated",
+    )
     add("--http", default="0.0.0.0:8080", help="host:port of /healthz, /readyz, /metrics; empty for none")
     add("--log-format", choices=("auto", "json", "text"), default="auto", help="auto: text on a terminal")
     add(
@@ -123,6 +130,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
 
 
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"true or false, not {text!r}")
+    return text.lower() == "true"
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the operator. 2: bad flags; 3: no access, or a server that cannot carry it; 1: ended by a fault."""
     from sharing_affinity.engine import Options
@@ -157,6 +170,7 @@ def run(args: argparse.Namespace) -> int:
             watch_silence=args.watch_silence,
             stale_after=args.stale_after,
             audit_interval=args.audit_interval,
+            pod_conditions=args.pod_conditions,
             http=args.http,
             strict_audit=args.strict_audit,
         )

@@ -110,7 +110,10 @@ def misplaced(world: World) -> tuple[Notice, ...]:
             claim = world.claims.get((pod.meta.namespace, entry.claim))
             selector = claim.allocation.node_selector if claim is not None and claim.allocation else None
             if selector is not None and not selector.matches(node.name, node.labels):
-                text = f"it runs on {node.name}, but claim {entry.claim} is allocated for another node"
+                text = (
+                    f"it runs on {node.name}, but claim {entry.claim} is allocated for another node; "
+                    "delete the pod"
+                )
                 found.append(Notice(NoticeReason.MISPLACED, "Pod", *pod.key, text))
     return tuple(sorted(found, key=lambda notice: (notice.namespace, notice.name)))
 

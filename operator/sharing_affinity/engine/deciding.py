@@ -195,11 +195,17 @@ class Decider:
     def _unserved(self, pod: Pod) -> str:
         """Pods whose claims only the operator could allocate, but does not (one Event says why)."""
         if pod.node_name:
-            return "spec.nodeName is set: claims for sharing-affinity devices need a pod that is scheduled"
+            return (
+                "spec.nodeName is set, but claims for sharing-affinity devices need a pod that is scheduled; "
+                "use a nodeSelector instead"
+            )
         if pod.group:
-            return f"it belongs to the pod group {pod.group}: pod groups are not served from affinity pools"
+            return (
+                f"it belongs to the pod group {pod.group}, and affinity pools do not serve pod groups; "
+                "use devices outside of them, or pods without a group"
+            )
         if pod.unsupported:
-            return f"{pod.unsupported[0]} is not implemented by this version"
+            return f"{pod.unsupported[0]} is not implemented by this version; leave it out of the pod"
         return ""
 
     def _sort_claims(self, case: Case, claims: Sequence[Claim]) -> Unplaced | None:
@@ -215,7 +221,9 @@ class Decider:
                 return Unplaced(
                     Reason.UNSUPPORTED,
                     f"claim {claim.meta.name} uses {claim.unsupported[0]}, "
-                    "which this version does not implement",
+                    "which this version does not implement; leave it out, or use devices outside of "
+                    "affinity pools",
+                    claim=claim.meta.name,
                 )
             newer = self._newer_class(claim)
             if newer is not None:
@@ -227,7 +235,10 @@ class Decider:
             unknown = self._unknown_class(claim)
             if unknown:
                 return Unplaced(
-                    Reason.NO_NODE, f"claim {claim.meta.name}: DeviceClass {unknown} does not exist"
+                    Reason.NO_NODE,
+                    f"claim {claim.meta.name}: DeviceClass {unknown} does not exist; create it, or make the "
+                    "claim anew with another",
+                    claim=claim.meta.name,
                 )
             if stock and not neither:
                 if self._only_stock(claim):
@@ -238,6 +249,7 @@ class Decider:
                     Reason.MIXED_CLAIM,
                     f"claim {claim.meta.name}: request {fenced[0]} needs fenced devices and request "
                     f"{stock[0]} needs devices of ordinary pools; split it into two claims",
+                    claim=claim.meta.name,
                 )
             ours.append(claim)
         case.ours, case.others = tuple(ours), tuple(others)
@@ -324,7 +336,8 @@ class Decider:
         return Unplaced(
             Reason.CLAIM_ERROR,
             f"claim {claim.meta.name} contradicts itself: {outcome.message}; "
-            "it stays pending until the claim or the pool changes",
+            "make it anew with one value for each key; until then its pod stays pending",
+            claim=claim.meta.name,
         )
 
     def _witness(self, case: Case, pools: Iterable[tuple[str, str]]) -> Pool | None:
@@ -412,7 +425,10 @@ class Decider:
         except Abort as abort:
             # Evaluated beforehand, so only an extractor set no witness was found for gets here.
             reason = Reason.SLICE_ERROR if isinstance(abort.cause, SliceError) else Reason.CLAIM_ERROR
-            return Unplaced(reason, str(getattr(abort.cause, "message", abort.cause)))
+            text = str(getattr(abort.cause, "message", abort.cause))
+            return Unplaced(
+                reason, f"{text}; the driver has to publish a working extractor, or the claim other values"
+            )
         if best is None:
             self._judge_rest(case, choice, now, log, detail)
             retry_at = min((t for t in log.retry if t > now), default=None)

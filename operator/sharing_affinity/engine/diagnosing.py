@@ -112,8 +112,7 @@ def fold_diagnosis(diagnosis: Diagnosis) -> str:
     parts = [f"{count} {_plural(reason)}" for reason, count in sorted(reasons.items())]
     listed = ", ".join(parts[:8]) + (f", and {len(parts) - 8} more reasons" if len(parts) > 8 else "")
     line = f"0/{total} nodes are available: {listed or 'there is no node'}."
-    hint = _way_out(diagnosis)
-    return f"{line} {hint}" if hint else line
+    return f"{line} {_way_out(diagnosis)}"
 
 
 def _plural(reason: str) -> str:
@@ -134,4 +133,8 @@ def _way_out(diagnosis: Diagnosis) -> str:
         return "It waits until the claims that hold the device are gone."
     if "is not usable" in text:
         return "The driver has to complete or correct the pool."
-    return ""
+    if "not enough" in text:
+        return "It waits until other claims give back what it needs; add devices, or ask for less."
+    if "Insufficient" in text or "Too many pods" in text:
+        return "It waits until a node with matching devices has room for the pod."
+    return "It waits until that changes; `kubectl sharing-affinity explain pod NAME` tells more."

@@ -165,6 +165,8 @@ class Unplaced:
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     retry_at: float | None = None
     excluded: Excluded = Excluded()
+    claim: str = ""
+    """The claim of the pod that has to change, where one has."""
 
 
 @dataclass(frozen=True, slots=True)

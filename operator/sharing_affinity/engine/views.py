@@ -10,7 +10,7 @@ from sharing_affinity.api.reasons import GONE, OBSOLETE, SliceReason
 from sharing_affinity.engine.types import DeviceLock, DeviceState, Holder, PoolId, PoolLocks, SliceStatus
 from sharing_affinity.engine.world import World
 from sharing_affinity.locks import Occupancy
-from sharing_affinity.pools import Pool, PoolState
+from sharing_affinity.pools import Pool, PoolState, told
 
 
 def affinity_pools(world: World) -> tuple[PoolId, ...]:
@@ -49,7 +49,7 @@ def _pool(world: World, pool_id: PoolId) -> PoolLocks:
         for name in here
     )
     if pool is None:
-        message = "no slice of the pool is there; its holders keep their devices"
+        message = "no slice of it is there, and its holders keep their devices; it comes back with its driver"
         return PoolLocks(*pool_id, 0, "", False, GONE, message, (), rows)
     return PoolLocks(
         *pool_id,
@@ -57,7 +57,7 @@ def _pool(world: World, pool_id: PoolId) -> PoolLocks:
         node=pool.node_name,
         status=pool.usable,
         reason=pool.state.value,
-        message=pool.message,
+        message=told(pool),
         extractors=tuple((e.name, e.expression) for e in pool.extractors),
         devices=rows,
     )
@@ -126,7 +126,7 @@ def slice_status(world: World, name: str) -> SliceStatus | None:
             accepted, reason, message, False, OBSOLETE, f"generation {pool.generation} replaced it", known
         )
     joined = pool.state is PoolState.JOINED
-    text = pool.message or "the pool is complete, valid and fenced"
+    text = told(pool) or "the pool is complete, valid and fenced"
     return SliceStatus(accepted, reason, message, joined, pool.state.value, text, known)
 
 

@@ -688,7 +688,10 @@ class World:
         for result in allocation.results:
             pool = self.pools.get((result.driver, result.pool))
             if pool is not None and pool.affinity and pool.usable and not result.admin:
-                text = f"device {result.pool}/{result.device} was allocated to it by another allocator"
+                text = (
+                    f"device {result.pool}/{result.device} was allocated to it by another allocator; "
+                    "see who tolerates the fence, and delete the pods of the claim"
+                )
                 self.notices.append(Notice(NoticeReason.FENCE_BREACHED, "ResourceClaim", *claim.key, text))
                 return
 

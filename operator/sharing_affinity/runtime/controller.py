@@ -45,8 +45,9 @@ from sharing_affinity.engine import (
     Unplaced,
 )
 from sharing_affinity.runtime.client import ApiError, NoAnswerError
+from sharing_affinity.runtime.conditions import PodConditions
 from sharing_affinity.runtime.events import About, Recorder
-from sharing_affinity.runtime.kinds import CLAIMS, METADATA, Kind
+from sharing_affinity.runtime.kinds import CLAIMS, METADATA, PODS, Kind
 from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.reflector import Change, ListBegun, ListEnded, Reflector, Upsert
 from sharing_affinity.runtime.views import Views
@@ -88,6 +89,7 @@ class _Written:
     placed: Placed
     results: tuple[Result, ...]
     started: float
+    decision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Controller:
         writer: Writer,
         lead: Lead,
         recorder: Recorder,
+        conditions: PodConditions,
         views: Views,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
@@ -124,7 +127,8 @@ class Controller:
     ) -> None:
         self._engine = engine
         self._feeds = list(feeds)
-        self._writer, self._lead, self._recorder = writer, lead, recorder
+        self._writer, self._lead = writer, lead
+        self._recorder, self._conditions = recorder, conditions
         self._views, self._metrics = views, metrics
         self._clock, self._wall, self._new_uuid = clock, wall, new_uuid
         self._inbox: asyncio.Queue[_Changes | _Written | _Ask | None] = asyncio.Queue(200)
@@ -348,6 +352,8 @@ class Controller:
         key = (kind.kind, meta.get("namespace", ""), meta["name"])
         if kind.kind in ("Pod", CLAIMS.kind, METADATA.kind):
             self._uids[key] = meta["uid"]
+        if kind is PODS:
+            self._conditions.observed((key[1], key[2]), raw)
         if kind is CLAIMS:
             unallocated = not (raw.get("status") or {}).get("allocation")
             if unallocated:
@@ -373,6 +379,7 @@ class Controller:
         elif kind == "Pod":
             self._parked.pop((namespace, name), None)
             self._ready.discard((namespace, name))
+            self._conditions.gone((namespace, name))
 
     def _take(self, changes: Changes) -> None:
         self._wake(changes.pods)
@@ -557,7 +564,7 @@ class Controller:
                 self._by_net.discard(pod)
                 if decision.writes:
                     self._place(decision)
-            case Unplaced(reason, message, _, retry_at, excluded):
+            case Unplaced(reason, message, _, retry_at, excluded, claim):
                 self._metrics.count_excluded(excluded)
                 self._by_net.discard(pod)
                 self._metrics.decisions.labels(reason.value).inc()
@@ -566,7 +573,7 @@ class Controller:
                     self._extraction_pending = True
                     self._awaiting.add(pod)
                 elif message:
-                    self._tell_pod(pod, reason.value, message)
+                    self._tell_pod(pod, reason, message, claim)
             case NotServed(reason, message):
                 self._by_net.discard(pod)
                 self._metrics.decisions.labels(reason.value).inc()
@@ -576,12 +583,31 @@ class Controller:
                 else:
                     self._parked.pop(pod, None)
                 if message:
-                    self._tell_pod(pod, reason.value, message)
+                    self._tell_pod(pod, reason, message)
+                elif reason is Reason.NOT_OURS:
+                    self._conditions.clear(pod)
 
-    def _tell_pod(self, pod: PodKey, reason: str, message: str) -> None:
+    def _tell_pod(
+        self, pod: PodKey, reason: Reason | NoticeReason, message: str, claim: str = "", decision: str = ""
+    ) -> None:
+        """Say why a pod waits: its condition, an Event on it and on the claim that has to change, the log.
+
+        The log and the Events share the decision's id; what was said already is only counted."""
         uid = self._uids.get(("Pod", *pod))
-        if uid is not None:
-            self._recorder.emit(About("Pod", *pod, uid), reason, message)
+        if uid is None:
+            return
+        decision = decision or self._new_id()
+        self._conditions.failed(pod, uid, reason, message)
+        told = self._recorder.emit(About("Pod", *pod, uid), reason, message, decision=decision)
+        claim_uid = self._uids.get((CLAIMS.kind, pod[0], claim)) if claim else None
+        if claim_uid is not None:
+            about = About(CLAIMS.kind, pod[0], claim, claim_uid)
+            self._recorder.emit(about, reason, message, decision=decision)
+        say = log.info if told else log.debug
+        say("not allocated", decision=decision, pod="/".join(pod), reason=reason.value, message=message)
+
+    def _new_id(self) -> str:
+        return self._new_uuid()[:8]
 
     def _park(self, pod: PodKey, reason: Reason, retry_at: float | None) -> None:
         now = self._clock()
@@ -623,11 +649,11 @@ class Controller:
         for write in placed.writes:
             self._outcomes[write.uid] = loop.create_future()
         self._metrics.compatible_reuse.inc(placed.reused)
-        task = asyncio.ensure_future(self._write(placed, self._clock()))
+        task = asyncio.ensure_future(self._write(placed, self._clock(), self._new_id()))
         self._writing[placed.pod] = task
         task.add_done_callback(_report)
 
-    async def _write(self, placed: Placed, started: float) -> None:
+    async def _write(self, placed: Placed, started: float, decision: str) -> None:
         results: tuple[Result, ...]
         try:
             finalizers = {write.uid: self._finalizers.get(write.uid, ()) for write in placed.writes}
@@ -651,7 +677,7 @@ class Controller:
             del self._writing[placed.pod]
             for result in results:
                 self._outcomes.pop(result.uid).set_result(result.outcome is Outcome.WRITTEN)
-        await self._inbox.put(_Written(placed, results, started))
+        await self._inbox.put(_Written(placed, results, started, decision))
 
     def _written(self, item: _Written) -> None:
         again = False
@@ -666,29 +692,51 @@ class Controller:
                 # Normally the lease is lost, and the next term settles it. Otherwise it is a bug, and
                 # settled here.
                 if self._lead.leading and self._settled_term == self._lead.term:
-                    self._spawn(self._settle_later(item.placed, result.uid))
+                    self._spawn(self._settle_later(item.placed, result.uid, item.decision))
                 continue
             self._take(self._engine.forget(result.uid))
-            log.info("allocation not written", pod="/".join(item.placed.pod), outcome=result.outcome.value,
-                     problem=result.message)  # fmt: skip
+            log.info(
+                "allocation not written",
+                decision=item.decision,
+                pod="/".join(item.placed.pod),
+                outcome=result.outcome.value,
+                problem=result.message,
+            )
             if result.outcome in (Outcome.FORBIDDEN, Outcome.DROPPED):
                 self._pause(result)
             elif result.outcome is Outcome.REJECTED:
-                self._tell_pod(item.placed.pod, NoticeReason.ALLOCATION_REJECTED, result.message)
+                write = next(write for write in item.placed.writes if write.uid == result.uid)
+                message = (
+                    f"the API server refuses the allocation of claim {write.name}: {result.message}; "
+                    "change what it names, or the policy that refuses it"
+                )
+                reason = NoticeReason.ALLOCATION_REJECTED
+                self._tell_pod(item.placed.pod, reason, message, write.name, item.decision)
         pod = item.placed.pod
         if not again:
             self._parked.pop(pod, None)
-            log.debug("allocated", pod="/".join(pod), node=item.placed.node)
+            self._conditions.clear(pod)
+            log.info(
+                "allocated",
+                decision=item.decision,
+                pod="/".join(pod),
+                node=item.placed.node,
+                devices=[
+                    f"{taken.driver}/{taken.pool}/{taken.device}"
+                    for write in item.placed.writes
+                    for taken in write.record.results
+                ],
+            )
             return
         self._park(pod, Reason.NO_NODE, None)
         heapq.heappush(self._timers, (self._parked[pod].not_before, pod))
 
-    async def _settle_later(self, placed: Placed, uid: str) -> None:
+    async def _settle_later(self, placed: Placed, uid: str, decision: str) -> None:
         await asyncio.sleep(1.0)
         write = next(write for write in placed.writes if write.uid == uid)
         result = await self._writer.settle(write)
         single = Placed(placed.pod, placed.pod_uid, placed.node, (write,), placed.after)
-        await self._inbox.put(_Written(single, (result,), self._clock()))
+        await self._inbox.put(_Written(single, (result,), self._clock(), decision))
 
     def _pause(self, result: Result) -> None:
         seconds = 15.0 if result.outcome is Outcome.FORBIDDEN else 60.0

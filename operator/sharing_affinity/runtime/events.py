@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from sharing_affinity.api import names
 from sharing_affinity.runtime.client import MERGE_PATCH, ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.kinds import EVENTS, FEEDS
 from sharing_affinity.runtime.lease import micro_time
@@ -70,12 +71,16 @@ class Recorder:
         self._client, self._pacer = client, pacer
         self._identity, self._namespace = identity, namespace
         self._clock, self._wall, self._new_id, self._dropped = clock, wall, new_id, dropped
-        self._queue: asyncio.Queue[tuple[About, str, str, str]] = asyncio.Queue(waiting)
+        self._queue: asyncio.Queue[tuple[About, str, str, str, str]] = asyncio.Queue(waiting)
         self._known: OrderedDict[tuple[About, str, str], _Series] = OrderedDict()
         self._remembered, self._fold, self._repeat = remembered, fold, repeat
 
-    def emit(self, about: About, reason: str, note: str, *, warning: bool = True) -> None:
-        """Tell ``note`` (cut to the API's limit) about an object. Never waits, never fails."""
+    def emit(self, about: About, reason: str, note: str, *, warning: bool = True, decision: str = "") -> bool:
+        """Tell ``note`` (cut to the API's limit) about an object. Never waits, never fails.
+
+        ``decision`` is the id to find it by in the log. False: nothing new, an Event that was written before
+        stands for it, or there is no room.
+        """
         note = note if len(note) <= NOTE_LIMIT else note[: NOTE_LIMIT - 1] + "…"
         key = (about, reason, note)
         series = self._known.get(key)
@@ -83,26 +88,27 @@ class Recorder:
         if series is not None and now - series.told_at < self._fold:
             series.count += 1
             if now - series.told_at < self._repeat or not series.name:
-                return
+                return False
         try:
-            self._queue.put_nowait((about, reason, note, "Warning" if warning else "Normal"))
+            self._queue.put_nowait((about, reason, note, "Warning" if warning else "Normal", decision))
         except asyncio.QueueFull:
             self._dropped()
-            return
+            return False
         if series is None or now - series.told_at >= self._fold:
             series = self._known[key] = _Series("", about.namespace or self._namespace, 1, 0, now)
         series.told_at = now
         self._known.move_to_end(key)
         while len(self._known) > self._remembered:
             self._known.popitem(last=False)
+        return True
 
     async def run(self) -> None:
         """Write Events for ever."""
         while True:
-            about, reason, note, kind = await self._queue.get()
+            about, reason, note, kind, decision = await self._queue.get()
             await self._pacer.wait()
             try:
-                await self._write(about, reason, note, kind)
+                await self._write(about, reason, note, kind, decision)
             except (ApiError, NoAnswerError) as error:
                 self._dropped()
                 log.debug("event not written", about=f"{about.namespace}/{about.name}", problem=str(error))
@@ -115,20 +121,28 @@ class Recorder:
             async with asyncio.timeout(seconds):
                 await self._queue.join()
 
-    async def _write(self, about: About, reason: str, note: str, kind: str) -> None:
+    async def _write(self, about: About, reason: str, note: str, kind: str, decision: str) -> None:
         series = self._known.get((about, reason, note))
         now = micro_time(self._wall())
+        marked = {"annotations": {names.DECISION_ANNOTATION: decision}} if decision else {}
         if series is not None and series.name:
             await self._client.request(
                 "PATCH",
                 EVENTS.item(series.namespace, series.name),
                 content_type=MERGE_PATCH,
-                body={"series": {"count": max(2, series.count), "lastObservedTime": now}},
+                body={
+                    "metadata": marked,
+                    "series": {"count": max(2, series.count), "lastObservedTime": now},
+                },
             )
             return
         namespace = about.namespace or self._namespace
         body: dict[str, Any] = {
-            "metadata": {"name": f"{about.name[:200]}.{self._new_id()[:13]}", "namespace": namespace},
+            "metadata": {
+                "name": f"{about.name[:200]}.{self._new_id()[:13]}",
+                "namespace": namespace,
+                **marked,
+            },
             "eventTime": now,
             "reportingController": CONTROLLER,
             "reportingInstance": self._identity[:128],

@@ -25,6 +25,7 @@ import structlog
 from sharing_affinity.engine import Engine
 from sharing_affinity.runtime import audit, preflight
 from sharing_affinity.runtime.client import Client, Login
+from sharing_affinity.runtime.conditions import PodConditions
 from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.events import Recorder
 from sharing_affinity.runtime.kinds import CLAIMS, FEEDS
@@ -103,6 +104,14 @@ class Replica:
             new_id=lambda: uuid.uuid4().hex,
             dropped=self.metrics.events_dropped.inc,
         )
+        self.conditions = PodConditions(
+            self.client,
+            pacer=views_pacer,
+            clock=time.monotonic,
+            wall=_now,
+            leading=lambda: self.elector.leading,
+            enabled=settings.pod_conditions,
+        )
         self.views = Views(self.client, pacer=views_pacer, wall=_now)
         self.controller = Controller(
             Engine(settings.engine),
@@ -117,6 +126,7 @@ class Replica:
             ),
             lead=self.elector,
             recorder=self.recorder,
+            conditions=self.conditions,
             views=self.views,
             metrics=self.metrics,
         )
@@ -177,6 +187,7 @@ class Replica:
         self._run(self.controller.run(), "controller")
         self._run(self.recorder.run(), "events")
         self._run(self.views.run(), "views")
+        self._run(self.conditions.run(), "conditions")
         self._run(self._settle_memory(), "memory", ends=True)
         claims = next(feed for feed in self.feeds if feed.kind is CLAIMS)
         self._run(

@@ -35,6 +35,8 @@ class Settings:
     #: A feed that was not heard of for this long stops all allocation.
     stale_after: float = 100.0
     audit_interval: float = 600.0
+    #: Pods that wait get the condition sharingaffinity.dev/ClaimsAllocated.
+    pod_conditions: bool = True
     #: ``host:port`` of /healthz, /readyz and /metrics; empty for none.
     http: str = "0.0.0.0:8080"
     #: Seconds the loop may go without a turn before /healthz fails.

@@ -365,7 +365,7 @@ def test_unknown_fields_of_a_claim_fail_closed() -> None:
 def test_missing_device_class_is_named() -> None:
     w = nics()
     refused = w.refuse("pod", "A", requests=[o.request("gpu", "gone"), o.request("nic")])
-    assert refused.message == "claim pod: DeviceClass gone does not exist"
+    assert refused.message.startswith("claim pod: DeviceClass gone does not exist; create it")
     changes = w.show(o.device_class("gone"))
     assert ("default", "pod") in changes.pods
     assert isinstance(w.decide("pod"), Placed)

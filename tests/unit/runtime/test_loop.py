@@ -23,6 +23,7 @@ from harness import objects as o
 
 from sharing_affinity.engine import Engine, Options, Reason
 from sharing_affinity.runtime import audit
+from sharing_affinity.runtime.conditions import PodConditions
 from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.events import Recorder
 from sharing_affinity.runtime.kinds import CLAIMS, FEEDS
@@ -101,6 +102,9 @@ async def controller() -> AsyncIterator[Controller]:
         lead=Leader(),
         recorder=Recorder(
             nothing, pacer=pacer, identity="x", namespace="x", clock=time.monotonic, wall=wall, new_id=str
+        ),
+        conditions=PodConditions(
+            nothing, pacer=pacer, clock=time.monotonic, wall=wall, leading=lambda: False
         ),
         views=Views(nothing, pacer=pacer, wall=wall),
         metrics=Metrics(),

@@ -30,6 +30,7 @@ def controller() -> Controller:
         writer=nothing,
         lead=Standby(),
         recorder=nothing,
+        conditions=nothing,
         views=nothing,
         metrics=Metrics(),
     )
