@@ -21,7 +21,8 @@ from sharing_affinity.allocator import NodeError, Selectors
 from sharing_affinity.allocator.result import allocation
 from sharing_affinity.api import parse_claim, quantity
 from sharing_affinity.engine import Applied, Options
-from sharing_affinity.engine.deciding import Case, Decider
+from sharing_affinity.engine.cases import Case
+from sharing_affinity.engine.deciding import Decider
 from sharing_affinity.engine.extracting import Extractions
 from sharing_affinity.engine.matching import NotIndexed
 from sharing_affinity.engine.world import World
@@ -65,7 +66,7 @@ class Ours:
 
     def _look_up(self, world: World, decider: Decider, claims: Any) -> None:
         with suppress(NotIndexed):
-            world.matches.require(decider.signatures(claims))
+            world.matches.require(decider.cases.signatures(claims))
         while world.matches.busy:
             world.matches.work()
 
@@ -74,7 +75,7 @@ class Ours:
             for index, claim in enumerate(case.ours):
                 for request in claim.requests:
                     for alternative, _ in request.alternatives():
-                        decider.outcome(case, pool, index, alternative)
+                        decider.cases.outcome(case, pool, index, alternative)
         while self.extractions.run(100):
             pass
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 from sharing_affinity.api import BadObject, Claim, parse_claim
 from sharing_affinity.api.reasons import NoticeReason
 from sharing_affinity.engine.types import Applied, Changes, Notice
-from sharing_affinity.engine.world import World, merged, older, salvage_claim
+from sharing_affinity.engine.versions import older
+from sharing_affinity.engine.world import World, merged, salvage_claim
 
 STEP: Final = 200
 """Claims that are looked at before others get their turn: about 10 ms."""
@@ -77,7 +78,7 @@ def _compare(
 def _changed_since(world: World, known: Claim | None, listed: Claim | None, version: str) -> bool:
     """Whether memory has seen the claim change, come or go after the list was made."""
     if known is None:
-        return listed is not None and world.is_dead("ResourceClaim", listed.meta.uid)
+        return listed is not None and world.versions.is_dead("ResourceClaim", listed.meta.uid)
     return older(listed.meta.resource_version if listed is not None else version, known.meta.resource_version)
 
 

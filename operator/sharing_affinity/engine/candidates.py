@@ -158,7 +158,7 @@ def ordered(world: World, pod: Pod, choice: Choice, now: float) -> Iterator[tupl
     names: Iterator[tuple[str, bool]] = (
         (n, packed) for n, packed in choice.tiers(world.options.scoring) if n != first and n in nodes
     )
-    failed = world.exclusions.get((pod.key, pod.meta.uid), {})
+    failed = world.setbacks.of(pod)
     if failed:
         domains = _excluded_domains(world, pod, now)
         listed = list(names)
@@ -176,7 +176,7 @@ def ordered(world: World, pod: Pod, choice: Choice, now: float) -> Iterator[tupl
 
 def _excluded_domains(world: World, pod: Pod, now: float) -> set[tuple[str, str]]:
     """Topology domains of nodes that failed the pod lately (H11)."""
-    excluded = world.exclusions.get((pod.key, pod.meta.uid), {})
+    excluded = world.setbacks.of(pod)
     return {
         (key, world.nodes[name].labels[key])
         for name, exclusion in excluded.items()

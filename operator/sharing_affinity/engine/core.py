@@ -71,7 +71,7 @@ class Engine:
         """
         world = self._world
         for _ in range(budget):
-            if world.stale_pools:
+            if world.published.stale:
                 self._settled = merged(self._settled, world.refresh_stale(1))
             elif world.matches.busy and (self._turn or not world.extractions.busy):
                 self._turn = False
@@ -83,7 +83,7 @@ class Engine:
                 break
         if not world.extractions.busy and world.unextracted:
             self._settled = merged(self._settled, world.settle_extractions())
-        return len(world.stale_pools) + world.matches.waiting + world.extractions.waiting
+        return len(world.published.stale) + world.matches.waiting + world.extractions.waiting
 
     @property
     def finished(self) -> int:
@@ -98,7 +98,7 @@ class Engine:
 
     def pods(self) -> tuple[PodKey, ...]:
         """Pods to decide on, in order: priority descending, creationTimestamp, namespace/name (H12)."""
-        return self._world.waiting_in_order()
+        return self._world.waiting.in_order()
 
     def decide(self, pod: PodKey, now: float, new_uuid: Callable[[], str]) -> Decision:
         """Where the pod's claims go. Changes nothing (but the queue of :meth:`extract`).

@@ -8,7 +8,7 @@ the world, changes nothing in it but the queue of evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -16,19 +16,15 @@ from typing import Final
 from sharing_affinity.allocator import Abort, Builder, NodeError, Problem, Search, Solution
 from sharing_affinity.allocator.model import Requests
 from sharing_affinity.allocator.result import allocation
-from sharing_affinity.api import Claim, DeviceClass, Node, Pod, Record, RecordedResult, RequestSpec
-from sharing_affinity.api.objects import DeviceConfig
+from sharing_affinity.api import Claim, Node, Pod, Record, RecordedResult
 from sharing_affinity.api.reader import format_time
 from sharing_affinity.engine.candidates import Choice, choose, ordered
+from sharing_affinity.engine.cases import Case, Cases
 from sharing_affinity.engine.diagnosing import CLOSED, NO_DEVICE, fold_diagnosis, judge_node
 from sharing_affinity.engine.matching import (
-    Matches,
     NotIndexed,
-    Signature,
     TooManySignatures,
-    signature,
 )
-from sharing_affinity.engine.openings import SetId
 from sharing_affinity.engine.types import (
     ClaimWrite,
     Decision,
@@ -36,7 +32,6 @@ from sharing_affinity.engine.types import (
     Diagnosis,
     Excluded,
     NodeVerdict,
-    NotServed,
     Placed,
     PodKey,
     Reason,
@@ -46,10 +41,8 @@ from sharing_affinity.engine.world import World
 from sharing_affinity.extraction import (
     ClaimError,
     Extracted,
-    Extraction,
     SliceError,
     Unsatisfied,
-    in_scope_configs,
 )
 from sharing_affinity.nodes import (
     Demand,
@@ -66,7 +59,6 @@ MAX_STEPS: Final = 200_000
 """Devices one search may try on one node before it gives the node up."""
 MAX_ALL_STEPS: Final = 500_000
 """The same for all nodes of one decision together."""
-_ANY: Final = RequestSpec("", (), "ExactCount", 1, False, (), {})
 MAX_COMPARED: Final = 16
 """Nodes that fit and are compared for packing before the best of them is taken."""
 DETAIL: Final = 32
@@ -75,17 +67,6 @@ DETAIL: Final = 32
 
 class _Pending(Exception):  # noqa: N818 - an answer, not an error
     """An extraction that has not been made yet."""
-
-
-@dataclass(slots=True)
-class Case:
-    """A pod with its claims, sorted by what has to happen to them."""
-
-    pod: Pod
-    ours: tuple[Claim, ...] = ()
-    others: tuple[Claim, ...] = ()
-    allocated: tuple[Claim, ...] = ()
-    keys: dict[tuple[SetId, int, str], Extraction] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,11 +85,12 @@ class Decider:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.cases = Cases(world)
 
     def decide(self, key: PodKey, now: float, new_uuid: Callable[[], str], detail: int = DETAIL) -> Decision:
         """See :meth:`Engine.decide`; ``detail`` nodes without openings are looked at for the diagnosis."""
         try:
-            case = self.open_case(key)
+            case = self.cases.open(key)
             if not isinstance(case, Case):
                 return case
             problem = self.extraction_problem(case)
@@ -130,174 +112,6 @@ class Decider:
             isinstance(decision, Unplaced) and decision.reason is Reason.NO_NODE and decision.retry_at is None
         )
 
-    # --- is it ours -----------------------------------------------------------------------------------------
-
-    def open_case(self, key: PodKey) -> Case | NotServed | Unplaced:
-        """The pod with its claims, or why there is nothing to decide (H12)."""
-        world = self._world
-        pod = world.pods.get(key)
-        if (
-            pod is None
-            or pod.finished
-            or pod.meta.deleting
-            or pod.scheduler not in world.options.scheduler_names
-        ):
-            return NotServed(Reason.NOT_OURS)
-        claims: list[Claim] = []
-        for entry in pod.claims:
-            if entry.not_needed:
-                continue
-            claim = world.claims.get((pod.meta.namespace, entry.claim)) if entry.claim else None
-            if claim is None or claim.meta.deleting:
-                return NotServed(Reason.WAITING)
-            if entry.generated and claim.owner_pod and claim.owner_pod != pod.meta.uid:
-                return NotServed(Reason.WAITING)
-            if claim not in claims:
-                claims.append(claim)
-        open_claims = [c for c in claims if world.allocation_of(c) is None]
-        if world.stale_pools:
-            raise NotIndexed
-        if not open_claims or pod.gates:
-            extended = "" if pod.gates or pod.node_name else self._extended_problem(pod)
-            return NotServed(Reason.UNSUPPORTED, extended) if extended else NotServed(Reason.NOT_OURS)
-        world.matches.require(self.signatures(open_claims))
-        case = Case(pod, allocated=tuple(c for c in claims if world.allocation_of(c) is not None))
-        problem = self._sort_claims(case, open_claims)
-        if problem is not None or case.ours:
-            unserved = self._unserved(pod)
-            if unserved:
-                return NotServed(Reason.UNSUPPORTED, unserved)
-            return problem if problem is not None else case
-        return NotServed(Reason.NOT_OURS)
-
-    def signatures(self, claims: Iterable[Claim]) -> Iterator[Signature]:
-        """What has to be known of the devices for these claims."""
-        for claim in claims:
-            for request in claim.requests:
-                for _, spec in request.alternatives():
-                    device_class = self._world.classes.get(spec.device_class)
-                    if device_class is not None:
-                        yield signature(device_class, spec)
-
-    def _extended_problem(self, pod: Pod) -> str:
-        """A resource request that stands for devices which only claims of ours can have."""
-        world = self._world
-        for name in sorted(world.extended.keys() & pod.requests.keys()):
-            device_class = world.classes[world.extended[name]]
-            matches = world.matches.matches(device_class, _ANY)
-            if matches.affinity and not matches.stock:
-                return (
-                    f"it requests the extended resource {name}, whose devices are in sharing-affinity pools; "
-                    f"use a ResourceClaim of DeviceClass {device_class.meta.name} instead"
-                )
-        return ""
-
-    def _unserved(self, pod: Pod) -> str:
-        """Pods whose claims only the operator could allocate, but does not (one Event says why)."""
-        if pod.node_name:
-            return (
-                "spec.nodeName is set, but claims for sharing-affinity devices need a pod that is scheduled; "
-                "use a nodeSelector instead"
-            )
-        if pod.group:
-            return (
-                f"it belongs to the pod group {pod.group}, and affinity pools do not serve pod groups; "
-                "use devices outside of them, or pods without a group"
-            )
-        if pod.unsupported:
-            return f"{pod.unsupported[0]} is not implemented by this version; leave it out of the pod"
-        return ""
-
-    def _sort_claims(self, case: Case, claims: Sequence[Claim]) -> Unplaced | None:
-        """Tell claims for affinity pools from others; a problem with one of ours ends it."""
-        ours: list[Claim] = []
-        others: list[Claim] = []
-        for claim in claims:
-            fenced, stock, neither = self._reach(claim)
-            if not fenced:
-                others.append(claim)
-                continue
-            if claim.unsupported:
-                return Unplaced(
-                    Reason.UNSUPPORTED,
-                    f"claim {claim.meta.name} uses {claim.unsupported[0]}, "
-                    "which this version does not implement; leave it out, or use devices outside of "
-                    "affinity pools",
-                    claim=claim.meta.name,
-                )
-            newer = self._newer_class(claim)
-            if newer is not None:
-                return Unplaced(
-                    Reason.UNSUPPORTED,
-                    f"claim {claim.meta.name}: DeviceClass {newer.meta.name} uses {newer.unsupported[0]}, "
-                    "which this version does not implement",
-                )
-            unknown = self._unknown_class(claim)
-            if unknown:
-                return Unplaced(
-                    Reason.NO_NODE,
-                    f"claim {claim.meta.name}: DeviceClass {unknown} does not exist; create it, or make the "
-                    "claim anew with another",
-                    claim=claim.meta.name,
-                )
-            if stock and not neither:
-                if self._only_stock(claim):
-                    # Stock pools can serve all of it, so the scheduler will.
-                    others.append(claim)
-                    continue
-                return Unplaced(
-                    Reason.MIXED_CLAIM,
-                    f"claim {claim.meta.name}: request {fenced[0]} needs fenced devices and request "
-                    f"{stock[0]} needs devices of ordinary pools; split it into two claims",
-                    claim=claim.meta.name,
-                )
-            ours.append(claim)
-        case.ours, case.others = tuple(ours), tuple(others)
-        return None
-
-    def _reach(self, claim: Claim) -> tuple[list[str], list[str], list[str]]:
-        """Requests by what could serve them at all: affinity pools, only stock pools, nothing."""
-        fenced: list[str] = []
-        stock: list[str] = []
-        neither: list[str] = []
-        holding = [r for r in claim.requests if not all(spec.admin for _, spec in r.alternatives())]
-        for request in holding or claim.requests:
-            found = [m for _, spec in request.alternatives() for m in self._matches(spec)]
-            if any(m.affinity for m in found):
-                fenced.append(request.name)
-            elif any(m.stock for m in found):
-                stock.append(request.name)
-            else:
-                neither.append(request.name)
-        return fenced, stock, neither
-
-    def _newer_class(self, claim: Claim) -> DeviceClass | None:
-        """A DeviceClass of the claim with fields that this version does not know."""
-        for request in claim.requests:
-            for _, spec in request.alternatives():
-                device_class = self._world.classes.get(spec.device_class)
-                if device_class is not None and device_class.unsupported:
-                    return device_class
-        return None
-
-    def _unknown_class(self, claim: Claim) -> str:
-        """A DeviceClass that some request cannot do without, and that is not there."""
-        for request in claim.requests:
-            named = [spec.device_class for _, spec in request.alternatives()]
-            if not any(name in self._world.classes for name in named):
-                return named[0]
-        return ""
-
-    def _only_stock(self, claim: Claim) -> bool:
-        return all(
-            any(m.stock for _, spec in request.alternatives() for m in self._matches(spec))
-            for request in claim.requests
-        )
-
-    def _matches(self, spec: RequestSpec) -> tuple[Matches, ...]:
-        device_class = self._world.classes.get(spec.device_class)
-        return (self._world.matches.matches(device_class, spec),) if device_class is not None else ()
-
     # --- extraction before anything else (H10) --------------------------------------------------------------
 
     def extraction_problem(self, case: Case) -> Unplaced | None:
@@ -310,10 +124,10 @@ class Decider:
                 for name, spec in request.alternatives():
                     if spec.admin:
                         continue
-                    for matches in self._matches(spec):
+                    for matches in self.cases.matches(spec):
                         for pools in matches.sets.values():
                             pool = self._world.pools[next(iter(pools))]
-                            outcome = self.outcome(case, pool, index, name)
+                            outcome = self.cases.outcome(case, pool, index, name)
                             if outcome is None:
                                 pending = pending or self._witness(case, pools) is not None
                             elif isinstance(outcome, SliceError | ClaimError):
@@ -348,40 +162,10 @@ class Decider:
             names = {m.node_name for m in pool.members}
             nodes = (world.nodes[n] for n in sorted(names) if n in world.nodes) if "" not in names else None
             for node in nodes if nodes is not None else world.nodes.values():
-                here = any(np.pool.id == pool_id for np in world.node_pools(node))
+                here = any(np.pool.id == pool_id for np in world.published.node_pools(node))
                 if here and not self._constraint(case, node):
                     return pool
         return None
-
-    def outcome(self, case: Case, pool: Pool, index: int, name: str) -> Extraction | None:
-        """The extraction for a request on a pool; ``None`` (and queued) when it has not been made.
-
-        The case remembers it: it is the same for every pool of an extractor set.
-        """
-        key = ((pool.driver, pool.extractors), index, name)
-        found = case.keys.get(key)
-        if found is not None:
-            return found
-        configs = in_scope_configs(self._configs(case, index, name), pool.driver, name)
-        found = self._world.extractions.outcome(pool.extractors, configs)
-        if found is not None:
-            case.keys[key] = found
-        return found
-
-    def _configs(self, case: Case, index: int, name: str) -> tuple[DeviceConfig, ...]:
-        """The configs of a claim as its allocation would carry them for this alternative: class, then
-        claim."""
-        claim = case.ours[index]
-        parent = name.partition("/")[0]
-        request = next(r for r in claim.requests if r.name == parent)
-        spec = dict(request.alternatives())[name]
-        device_class = self._world.classes.get(spec.device_class)
-        return (device_class.configs if device_class is not None else ()) + claim.configs
-
-    def keys_of(self, case: Case, pool: Pool, index: int, name: str) -> Extraction:
-        """As :meth:`outcome`; what is not extracted yet counts as missing."""
-        outcome = self.outcome(case, pool, index, name)
-        return outcome if outcome is not None else Unsatisfied(("(not extracted yet)",))
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
@@ -402,12 +186,12 @@ class Decider:
         """What keeps the pod off a node for a while, and until when."""
         world = self._world
         for claim in case.ours:
-            cleared = world.cleared.get(claim.meta.uid)
+            cleared = world.setbacks.cleared.get(claim.meta.uid)
             if cleared is not None and now < cleared.until and cleared.node != node.name:
                 return "node(s) other than the one its claim was just freed on", cleared.until
         if node.name == case.pod.nominated_node:
             return "", None
-        exclusion = world.exclusions.get((case.pod.key, case.pod.meta.uid), {}).get(node.name)
+        exclusion = world.setbacks.of(case.pod).get(node.name)
         if exclusion is not None and now < exclusion.until:
             return "node(s) where the scheduler took the claim's allocation back", exclusion.until
         return "", None
@@ -417,7 +201,7 @@ class Decider:
     def _place(self, case: Case, now: float, new_uuid: Callable[[], str], detail: int) -> Decision:
         world = self._world
         choice = choose(
-            world, case.pod, case.ours, case.allocated, self._matches, partial(self.keys_of, case)
+            world, case.pod, case.ours, case.allocated, self.cases.matches, partial(self.cases.keys_of, case)
         )
         log = _Log()
         try:
@@ -443,12 +227,12 @@ class Decider:
         for index, claim in enumerate(case.ours):
             for request in claim.requests:
                 for name, spec in request.alternatives():
-                    for matches in self._matches(spec) if not spec.admin else ():
+                    for matches in self.cases.matches(spec) if not spec.admin else ():
                         for extractors, tally in matches.where.tallies.items():
                             pools = matches.sets.get(extractors)
                             if not pools:
                                 continue
-                            keys = self.keys_of(case, self._world.pools[next(iter(pools))], index, name)
+                            keys = self.cases.keys_of(case, self._world.pools[next(iter(pools))], index, name)
                             if isinstance(keys, Extracted):
                                 conflicts += tally.locked.total() - tally.locked[keys.keys]
                             elif isinstance(keys, Unsatisfied):
@@ -549,29 +333,35 @@ class Decider:
         if solution is None:
             leaves = [leaf for claim in requests for request in claim for leaf in request]
             affine = [c for leaf in leaves for c in leaf.candidates if c.pool.affinity]
-            log.retry.extend(t for c in affine if (t := world.settles_at(c.id)) > now)
-            verdict = judge_node(world, node, requests, partial(self.keys_of, case), now)
+            log.retry.extend(t for c in affine if (t := world.published.settles_at(c.id)) > now)
+            verdict = judge_node(world, node, requests, partial(self.cases.keys_of, case), now)
             log.verdicts[node.name] = (verdict.reason, verdict.devices)
         return solution
 
     def requests_on(self, case: Case, node: Node) -> Requests:
         """The case's claims prepared for one node. Raises :class:`NodeError`."""
         world = self._world
-        builder = Builder(world.node_pools(node), world.classes, world.matches.candidates)
+        builder = Builder(world.published.node_pools(node), world.classes, world.matches.candidates)
         return builder.requests(case.ours)
 
     def search(self, case: Case, requests: Requests, now: float, steps: int = MAX_STEPS) -> Search:
         """A search for the case's claims, not run yet."""
         world = self._world
         problem = Problem(
-            case.ours, requests, world.options.scoring, steps, lambda device: world.settles_at(device) <= now
+            case.ours,
+            requests,
+            world.options.scoring,
+            steps,
+            lambda device: world.published.settles_at(device) <= now,
         )
-        return Search(problem, world.ledger, partial(self.keys_of, case))
+        return Search(problem, world.ledger, partial(self.cases.keys_of, case))
 
     def _others_elsewhere(self, case: Case, node: Node) -> str:
         """Whether claims that stock pools serve could be allocated here as well; the scheduler does that."""
         world = self._world
-        builder = Builder(world.node_pools(node), world.classes, world.matches.candidates, managed=False)
+        builder = Builder(
+            world.published.node_pools(node), world.classes, world.matches.candidates, managed=False
+        )
         try:
             requests = builder.requests(case.others)
             search = Search(

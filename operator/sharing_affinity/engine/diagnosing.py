@@ -50,7 +50,7 @@ def judge_node(world: World, node: Node, requests: Requests, keys_of: KeysOf, no
 
 
 def _unusable_pool(world: World, node: Node) -> str:
-    for node_pool in world.node_pools(node):
+    for node_pool in world.published.node_pools(node):
         pool = node_pool.pool
         if pool.affinity and not pool.usable:
             return f"pool {pool.name} is not usable ({pool.state.value}: {pool.message})"
@@ -97,7 +97,7 @@ def _affinity_reason(world: World, leaf: Leaf, candidate: Candidate, keys_of: Ke
         return "device has unknown affinity state due to legacy or invalid active claims"
     if occupancy.state is LockState.LOCKED and occupancy.keys != extraction.keys:
         return f"device is locked to incompatible affinity values (claim has {render(extraction.keys)})"
-    if world.settles_at(candidate.id) > now:
+    if world.published.settles_at(candidate.id) > now:
         return "device was fenced only moments ago"
     return ""
 

@@ -77,7 +77,7 @@ def _stuck(world: World, claim: Claim, now: float, completable: Completable) -> 
     """A pod got only some of its claims, and the others cannot follow on that node."""
     for key in world.pods_of_claim.get(claim.key, ()):
         pod = world.pods[key]
-        if key not in world.waiting():
+        if key not in world.waiting:
             continue
         others = [world.claims.get((key[0], entry.claim)) for entry in pod.claims]
         missing = [c for c in others if c is not None and world.allocation_of(c) is None]
@@ -92,7 +92,7 @@ def _waited_too_long(world: World, claim: Claim, allocation: Allocation, live: l
         return ""
     pools = {(r.driver, r.pool) for r in allocation.results}
     mine = {p.key for p in live}
-    for key in world.waiting() - mine:
+    for key in world.waiting.keys() - mine:
         for entry in world.pods[key].claims:
             other = world.claims.get((key[0], entry.claim))
             if other is not None and world.allocation_of(other) is None and _wants(world, other, pools):

@@ -103,13 +103,13 @@ def _capacity(occupancy: Occupancy, totals: dict[str, Quantity]) -> tuple[tuple[
 
 
 def slice_status(world: World, name: str) -> SliceStatus | None:
-    meta = world.metadata.get(name)
+    meta = world.published.metadata.get(name)
     if meta is None:
         return None
     accepted, reason, message = True, SliceReason.COMPILES, "all expressions compile within their cost"
     total = 0
     for extractor in meta.extractors:
-        cost = world.estimate(extractor.expression)
+        cost = world.published.estimate(extractor.expression)
         if cost is None:
             accepted, reason = False, SliceReason.DOES_NOT_COMPILE
             problem = world.extractions.evaluator.problem(extractor.expression)
@@ -137,7 +137,7 @@ def fingerprint(world: World) -> object:
         for occupancy in (world.ledger.occupancy(device),)
     )
     pools = tuple(_pool_facts(pool) for _, pool in sorted(world.pools.items()))
-    return (holders, pools, tuple(sorted(world.usage.placements().items())), world.waiting())
+    return (holders, pools, tuple(sorted(world.usage.placements().items())), world.waiting.keys())
 
 
 def _hold_facts(occupancy: Occupancy) -> list[object]:

@@ -8,14 +8,12 @@ allocated.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from sharing_affinity.allocator import NodePool, Selectors, pools_on_node
+from sharing_affinity.allocator import Selectors
 from sharing_affinity.api import (
     Allocation,
     AllocationResult,
@@ -25,7 +23,6 @@ from sharing_affinity.api import (
     KeyMap,
     MetadataSlice,
     Node,
-    ObjectMeta,
     Pod,
     Record,
     ResourceSlice,
@@ -50,6 +47,8 @@ from sharing_affinity.api.reader import Reader
 from sharing_affinity.api.reasons import NoticeReason
 from sharing_affinity.engine.extracting import Extractions
 from sharing_affinity.engine.matching import MatchIndex
+from sharing_affinity.engine.published import Published, Refreshed
+from sharing_affinity.engine.setbacks import Setbacks
 from sharing_affinity.engine.types import (
     Applied,
     Changes,
@@ -60,13 +59,14 @@ from sharing_affinity.engine.types import (
     PodKey,
     PoolId,
 )
+from sharing_affinity.engine.versions import Versions, older
+from sharing_affinity.engine.waiting import Waiting
 from sharing_affinity.extraction import ClaimError, Extracted, SliceError, Unsatisfied, in_scope_configs
 from sharing_affinity.locks import DeviceId, Hold, Ledger
 from sharing_affinity.nodes import Usage
-from sharing_affinity.pools import Pool, validate
+from sharing_affinity.pools import Pool
 
 ClaimKey = tuple[str, str]
-_TOMBSTONES: Final = 16_384
 _AT_ONCE: Final = 32
 """Pools that are judged again within one event, when it concerns many."""
 _PENDING: Final = "its keys are still being extracted"
@@ -86,23 +86,6 @@ class Assumption:
     confirmed_at: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """A claim that lost its allocation while a live pod still wants it (H7)."""
-
-    node: str
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """A node a pod stays off for a while, after a foreign deallocation."""
-
-    node: str
-    until: float
-    times: int
-
-
 class World:
     """Observed objects and derived state. Only :meth:`observe` and the assumption methods change it."""
 
@@ -116,20 +99,19 @@ class World:
         self.extractions = extractions or Extractions()
         self.nodes: dict[str, Node] = {}
         self.classes: dict[str, DeviceClass] = {}
-        self.rules: dict[str, TaintRule] = {}
-        self.slices: dict[str, ResourceSlice] = {}
-        self.metadata: dict[str, MetadataSlice] = {}
         self.claims: dict[ClaimKey, Claim] = {}
         self.pods: dict[PodKey, Pod] = {}
         self.volumes: dict[str, Volume] = {}
         self.volume_claims: dict[ClaimKey, VolumeClaim] = {}
-        self.pools: dict[PoolId, Pool] = {}
+        self.published = Published(options, lambda text: self.extractions.evaluator.estimate(text))
+        self.pools = self.published.pools
         self.ledger = Ledger()
         self.matches = MatchIndex(self.pools, self.ledger, selectors)
         self.usage = Usage()
+        self.waiting = Waiting()
+        self.versions = Versions()
+        self.setbacks = Setbacks(options)
         self.assumed: dict[str, Assumption] = {}
-        self.cleared: dict[str, Cleared] = {}
-        self.exclusions: dict[tuple[PodKey, str], dict[str, Exclusion]] = {}
         self.notices: list[Notice] = []
         self.pods_of_claim: dict[ClaimKey, set[PodKey]] = {}
         self.extended: dict[str, str] = {}
@@ -137,22 +119,7 @@ class World:
         self.labelled: dict[tuple[str, str], dict[str, None]] = {}
         self.idle: dict[ClaimKey, None] = {}
         """Claims with an allocation that is reserved for nobody: what :mod:`releasing` looks at."""
-        self.stale_pools: dict[PoolId, float] = {}
-        """Pools that a rule's change has still to be applied to, and when it was seen. Nothing is decided
-        meanwhile."""
-        self._members: dict[PoolId, tuple[dict[str, ResourceSlice], dict[str, MetadataSlice]]] = {}
-        self._node_pools: dict[str, tuple[NodePool, ...]] = {}
-        self._pools_by_node: dict[str, dict[PoolId, None]] = {}
-        self._pools_anywhere: dict[PoolId, None] = {}
-        self._fenced_since: dict[DeviceId, float] = {}
-        self._fenced_in: dict[PoolId, frozenset[str]] = {}
         self._unextracted: dict[str, None] = {}
-        self._waiting: dict[PodKey, tuple[int, str, PodKey]] = {}
-        self._waiting_order: list[tuple[int, str, PodKey]] = []
-        self._waiting_set: frozenset[PodKey] | None = None
-        self._versions: dict[tuple[str, str, str], tuple[str, str]] = {}
-        self._dead: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._estimates: dict[str, int | None] = {}
         self._kinds: dict[str, tuple[Callable[[Any], Any], Callable[[Any, float], Changes]]] = {
             "Node": (parse_node, self._apply_node),
             "DeviceClass": (parse_class, self._apply_class),
@@ -179,20 +146,9 @@ class World:
             view = parse(event.raw)
         except BadObject as problem:
             return self._refuse(problem, event)
-        if self._is_late(str(kind), view.meta):
+        if self.versions.is_late(str(kind), view.meta):
             return Changes()
         return apply(view, now)
-
-    def _is_late(self, kind: str, meta: ObjectMeta) -> bool:
-        """An older state of what is known, or anything of what is gone. Notes the version otherwise."""
-        if meta.uid and (kind, meta.uid) in self._dead:
-            return True
-        key = (kind, meta.namespace, meta.name)
-        known = self._versions.get(key)
-        if known is not None and older(meta.resource_version, known[1]):
-            return True
-        self._versions[key] = (meta.uid, meta.resource_version)
-        return False
 
     def _refuse(self, problem: BadObject, event: Applied) -> Changes:
         """A bad object is out of the world, alone. What a bad claim holds stays held: its devices are not
@@ -203,45 +159,35 @@ class World:
         kind = problem.kind
         if kind == "ResourceClaim":
             stub = salvage_claim(event.raw)
-            if stub is None or self._is_late(kind, stub.meta):
+            if stub is None or self.versions.is_late(kind, stub.meta):
                 return Changes(problem=problem)
             return replace(self._apply_claim(stub, 0.0), problem=problem)
-        known = self._versions.get((kind, problem.namespace, problem.name))
-        if known is None:
+        known = self.versions.known(kind, problem.namespace, problem.name)
+        if not known:
             return Changes(problem=problem)
         changes = self._remove(kind, problem.namespace, problem.name, 0.0)
         return replace(changes, problem=problem)
 
     def _gone(self, event: Gone, now: float) -> Changes:
-        known = self._versions.get((event.kind, event.namespace, event.name))
-        if event.uid:
-            self._dead[(event.kind, event.uid)] = None
-            if len(self._dead) > _TOMBSTONES:
-                self._dead.popitem(last=False)
-        if known is None or (event.uid and known[0] and known[0] != event.uid):
+        if not self.versions.bury(event):
             return Changes()
         return self._remove(event.kind, event.namespace, event.name, now)
 
     def _remove(self, kind: str, namespace: str, name: str, now: float) -> Changes:
-        self._versions.pop((kind, namespace, name), None)
+        self.versions.forget(kind, namespace, name)
         match kind:
             case "Node":
                 self._index_labels(self.nodes.pop(name, None), None)
-                self._node_pools.pop(name, None)
+                self.published.forget_node(name)
             case "DeviceClass":
                 self.classes.pop(name, None)
                 self._refresh_extended()
             case "DeviceTaintRule":
-                rule = self.rules.pop(name, None)
-                return self._rule_changed((rule,), now)
+                return self._refresh_or_mark(self.published.drop_rule(name), now)
             case "ResourceSlice":
-                member = self.slices.pop(name, None)
-                if member is not None:
-                    return self._member_left((member.driver, member.pool), name, now)
+                return self._refresh(self.published.drop_slice(name), now)
             case names.SLICE_KIND:
-                meta = self.metadata.pop(name, None)
-                if meta is not None:
-                    return self._member_left((meta.driver, meta.pool), name, now)
+                return self._refresh(self.published.drop_metadata(name), now)
             case "ResourceClaim":
                 claim = self.claims.pop((namespace, name), None)
                 if claim is not None:
@@ -256,44 +202,21 @@ class World:
                 self.volume_claims.pop((namespace, name), None)
         return Changes()
 
-    def is_dead(self, kind: str, uid: str) -> bool:
-        """Whether the object of this UID was seen to go."""
-        return (kind, uid) in self._dead
-
     # --- pods that wait -------------------------------------------------------------------------------------
 
-    def waiting(self) -> frozenset[PodKey]:
-        """Unscheduled pods that may be ours."""
-        if self._waiting_set is None:
-            self._waiting_set = frozenset(self._waiting)
-        return self._waiting_set
-
-    def waiting_in_order(self) -> tuple[PodKey, ...]:
-        """The same: priority descending, creationTimestamp, namespace/name (H12)."""
-        return tuple([place[2] for place in self._waiting_order])
-
-    def _note_waiting(self, pod: Pod | None, key: PodKey) -> None:
+    def _note_waiting(self, pod: Pod) -> None:
         waits = (
-            pod is not None
-            and (bool(pod.claims) or not self.extended.keys().isdisjoint(pod.requests))
+            (bool(pod.claims) or not self.extended.keys().isdisjoint(pod.requests))
             and not pod.node_name
             and not pod.finished
             and not pod.meta.deleting
             and not pod.gates
             and pod.scheduler in self.options.scheduler_names
         )
-        before = self._waiting.get(key)
-        now = (-pod.priority, pod.meta.created, key) if waits and pod is not None else None
-        if before == now:
-            return
-        if before is not None:
-            del self._waiting[key]
-            del self._waiting_order[bisect_left(self._waiting_order, before)]
-        if now is not None:
-            self._waiting[key] = now
-            insort(self._waiting_order, now)
-        if (before is None) != (now is None):
-            self._waiting_set = None
+        if waits:
+            self.waiting.put(pod)
+        else:
+            self.waiting.drop(pod.key)
 
     # --- nodes, classes, volumes ----------------------------------------------------------------------------
 
@@ -302,7 +225,7 @@ class World:
         self.nodes[node.name] = node
         self._index_labels(before, node)
         if before is None or before.labels != node.labels:
-            self._node_pools.pop(node.name, None)
+            self.published.forget_node(node.name)
         if before is not None and (
             before.labels,
             before.taints,
@@ -315,7 +238,7 @@ class World:
             node.allocatable,
         ):
             return Changes()
-        return Changes(pods=self.waiting())
+        return Changes(pods=self.waiting.keys())
 
     def _index_labels(self, before: Node | None, after: Node | None) -> None:
         if before is not None:
@@ -331,7 +254,7 @@ class World:
     def _apply_class(self, device_class: DeviceClass, _now: float) -> Changes:
         self.classes[device_class.meta.name] = device_class
         self._refresh_extended()
-        return Changes(pods=self.waiting())
+        return Changes(pods=self.waiting.keys())
 
     def _refresh_extended(self) -> None:
         """The names of KEP-5004: a class's own, and one that every class has."""
@@ -341,175 +264,58 @@ class World:
         if before.keys() != self.extended.keys():
             for pod in self.pods.values():
                 if not pod.node_name:
-                    self._note_waiting(pod, pod.key)
+                    self._note_waiting(pod)
 
     def _apply_volume(self, volume: Volume, _now: float) -> Changes:
         self.volumes[volume.meta.name] = volume
-        return Changes(pods=self.waiting())
+        return Changes(pods=self.waiting.keys())
 
     def _apply_volume_claim(self, claim: VolumeClaim, _now: float) -> Changes:
         self.volume_claims[(claim.meta.namespace, claim.meta.name)] = claim
-        return Changes(pods=self.waiting())
+        return Changes(pods=self.waiting.keys())
 
     # --- pools ----------------------------------------------------------------------------------------------
 
     def _apply_slice(self, member: ResourceSlice, now: float) -> Changes:
-        before = self.slices.get(member.meta.name)
-        self.slices[member.meta.name] = member
-        pool_id = (member.driver, member.pool)
-        changes = Changes()
-        if before is not None and (before.driver, before.pool) != pool_id:
-            changes = self._member_left((before.driver, before.pool), member.meta.name, now)
-        self._members.setdefault(pool_id, ({}, {}))[0][member.meta.name] = member
-        return _merged(changes, self._refresh_pool(pool_id, now))
+        return self._refresh(self.published.put_slice(member), now)
 
     def _apply_metadata(self, meta: MetadataSlice, now: float) -> Changes:
-        before = self.metadata.get(meta.meta.name)
-        self.metadata[meta.meta.name] = meta
-        pool_id = (meta.driver, meta.pool)
-        changes = Changes()
-        if before is not None and (before.driver, before.pool) != pool_id:
-            changes = self._member_left((before.driver, before.pool), meta.meta.name, now)
-        self._members.setdefault(pool_id, ({}, {}))[1][meta.meta.name] = meta
-        return _merged(changes, self._refresh_pool(pool_id, now))
-
-    def _member_left(self, pool_id: PoolId, name: str, now: float) -> Changes:
-        members, metadata = self._members[pool_id]
-        (members if name in members and name not in self.slices else metadata).pop(name, None)
-        if not members and not metadata:
-            del self._members[pool_id]
-        return self._refresh_pool(pool_id, now)
+        return self._refresh(self.published.put_metadata(meta), now)
 
     def _apply_rule(self, rule: TaintRule, now: float) -> Changes:
-        before = self.rules.get(rule.meta.name)
-        self.rules[rule.meta.name] = rule
-        return self._rule_changed((before, rule), now)
+        return self._refresh_or_mark(self.published.put_rule(rule), now)
 
-    def _rule_changed(self, rules: Iterable[TaintRule | None], now: float) -> Changes:
-        """A rule may select every pool of the cluster: too many to judge within one event."""
-        concerned = [
-            pool_id
-            for pool_id in self._members
-            if any(
-                r is not None and r.driver in ("", pool_id[0]) and r.pool in ("", pool_id[1]) for r in rules
-            )
-        ]
-        for pool_id in concerned:
-            self.stale_pools.setdefault(pool_id, now)
-        return self.refresh_stale(len(concerned)) if len(concerned) <= _AT_ONCE else Changes(self.waiting())
-
-    def refresh_stale(self, budget: int) -> Changes:
-        """Judge at most ``budget`` of :attr:`stale_pools` again."""
+    def _refresh(self, pools: Iterable[PoolId], now: float) -> Changes:
         changes = Changes()
-        for pool_id in tuple(islice(self.stale_pools, budget)):
-            changes = _merged(changes, self._refresh_pool(pool_id, self.stale_pools[pool_id]))
+        for pool_id in pools:
+            changes = merged(changes, self._follow(self.published.refresh(pool_id, now)))
         return changes
 
-    def estimate(self, expression: str) -> int | None:
-        """Worst-case cost, remembered; ``None`` when the expression does not compile."""
-        if expression not in self._estimates:
-            if len(self._estimates) > _TOMBSTONES:
-                self._estimates.clear()
-            self._estimates[expression] = self.extractions.evaluator.estimate(expression)
-        return self._estimates[expression]
+    def _refresh_or_mark(self, pools: tuple[PoolId, ...], now: float) -> Changes:
+        """A rule may select every pool of the cluster: too many to judge within one event. Nothing is decided
+        until they are."""
+        if len(pools) <= _AT_ONCE:
+            return self._refresh(pools, now)
+        for pool_id in pools:
+            self.published.stale.setdefault(pool_id, now)
+        return Changes(self.waiting.keys())
 
-    def _refresh_pool(self, pool_id: PoolId, now: float) -> Changes:
-        self.stale_pools.pop(pool_id, None)
-        before = self.pools.get(pool_id)
-        members = self._members.get(pool_id)
-        self._forget_places(before)
-        self._note_fences(pool_id, members[0].values() if members else (), now)
-        touched = set(members[1]) if members else set()
-        if members is None:
-            self.pools.pop(pool_id, None)
-            pool = None
-        else:
-            rules = [r for r in self.rules.values() if r.driver in ("", pool_id[0])]
-            pool = self.pools[pool_id] = validate(
-                *pool_id,
-                members[0].values(),
-                members[1].values(),
-                rules=rules,
-                rule_fences=self.options.rule_fences,
-                gate=self.options.sharing_affinity,
-                estimate=self.estimate,
-            )
-            self._remember_places(pool)
-        self.matches.pool_changed(pool_id)
-        if before is None or pool is None or _judged_by(before) != _judged_by(pool):
-            for uid in self.ledger.claims_in(pool_id):
+    def refresh_stale(self, budget: int) -> Changes:
+        """Judge at most ``budget`` of the pools that a rule's change has still to be applied to."""
+        changes = Changes()
+        for pool_id, now in tuple(islice(self.published.stale.items(), budget)):
+            changes = merged(changes, self._refresh((pool_id,), now))
+        return changes
+
+    def _follow(self, pool: Refreshed) -> Changes:
+        """What follows from a pool that was judged anew."""
+        before, after = pool.before, pool.after
+        self.matches.pool_changed(pool.id)
+        if before is None or after is None or _judged_by(before) != _judged_by(after):
+            for uid in self.ledger.claims_in(pool.id):
                 self._rederive(uid)
-        is_ours = (before is not None and before.affinity) or (pool is not None and pool.affinity)
-        return Changes(
-            pods=self.waiting(),
-            pools=frozenset({pool_id}) if is_ours else frozenset(),
-            slices=frozenset(touched),
-        )
-
-    def _remember_places(self, pool: Pool) -> None:
-        if all(m.node_name for m in pool.members):
-            for member in pool.members:
-                self._pools_by_node.setdefault(member.node_name, {})[pool.id] = None
-                self._node_pools.pop(member.node_name, None)
-        else:
-            self._pools_anywhere[pool.id] = None
-            self._node_pools.clear()
-
-    def _forget_places(self, pool: Pool | None) -> None:
-        if pool is None:
-            return
-        if pool.id in self._pools_anywhere:
-            del self._pools_anywhere[pool.id]
-            self._node_pools.clear()
-        for member in pool.members:
-            here = self._pools_by_node.get(member.node_name)
-            if here is not None:
-                here.pop(pool.id, None)
-                self._node_pools.pop(member.node_name, None)
-                if not here:
-                    del self._pools_by_node[member.node_name]
-
-    def _note_fences(self, pool_id: PoolId, members: Iterable[ResourceSlice], now: float) -> None:
-        """Since when each device has been fenced without a break, in every slice that lists it (H4)."""
-        fenced: dict[str, bool] = {}
-        added: dict[str, float] = {}
-        for member in members:
-            for device in member.devices:
-                taints = [t for t in device.taints if t.is_fence]
-                if not taints and self.options.rule_fences:
-                    taints = [
-                        r.taint
-                        for r in self.rules.values()
-                        if r.taint is not None and r.taint.is_fence and r.selects(*pool_id, device.name)
-                    ]
-                fenced[device.name] = bool(taints) and fenced.get(device.name, True)
-                stamp = max((t.added for t in taints if t.added is not None), default=now)
-                added[device.name] = max(stamp, added.get(device.name, stamp))
-        current = frozenset(name for name, yes in fenced.items() if yes)
-        for name in self._fenced_in.get(pool_id, frozenset()) - current:
-            self._fenced_since.pop((*pool_id, name), None)
-        for name in current:
-            device_id = (*pool_id, name)
-            since = min(added[name], now)
-            self._fenced_since[device_id] = min(self._fenced_since.get(device_id, since), since)
-        if current:
-            self._fenced_in[pool_id] = current
-        else:
-            self._fenced_in.pop(pool_id, None)
-
-    def settles_at(self, device: DeviceId) -> float:
-        """When a device's fence is old enough to rely on."""
-        # A pool fenced by its count has no taint to be young; the count was part of its publication.
-        return self._fenced_since.get(device, 0.0) + self.options.fence_settle
-
-    def node_pools(self, node: Node) -> tuple[NodePool, ...]:
-        """The pools on a node in search order."""
-        found = self._node_pools.get(node.name)
-        if found is None:
-            ids = [*self._pools_by_node.get(node.name, ()), *self._pools_anywhere]
-            found = pools_on_node((self.pools[i] for i in dict.fromkeys(ids)), node.name, node.labels)
-            self._node_pools[node.name] = found
-        return found
+        is_ours = (before is not None and before.affinity) or (after is not None and after.affinity)
+        return Changes(self.waiting.keys(), frozenset({pool.id} if is_ours else ()), pool.metadata)
 
     # --- claims and holders ---------------------------------------------------------------------------------
 
@@ -530,7 +336,7 @@ class World:
             if before is not None and before.allocation is None:
                 self._notice_breach(claim, claim.allocation)
             self.assumed.pop(uid, None)
-            self.cleared.pop(uid, None)
+            self.setbacks.cleared.pop(uid, None)
             touched = self._hold(claim, claim.allocation, claim.record)
         else:
             assumption = self.assumed.get(uid)
@@ -544,12 +350,12 @@ class World:
             if before is not None and before.allocation is not None:
                 self._note_cleared(claim, before.allocation, now)
         self._repin(claim.key)
-        pods = self.waiting() if freed else self._pods_waiting_for(claim.key)
+        pods = self.waiting.keys() if freed else self._pods_waiting_for(claim.key)
         pools = self._affinity_pools(d[:2] for d in touched)
-        return _merged(changes, Changes(pods=pods, pools=pools))
+        return merged(changes, Changes(pods=pods, pools=pools))
 
     def _pods_waiting_for(self, key: ClaimKey) -> frozenset[PodKey]:
-        return frozenset(self.pods_of_claim.get(key, ())) & self.waiting()
+        return frozenset(self.pods_of_claim.get(key, ())) & self.waiting.keys()
 
     def _affinity_pools(self, pools: Iterable[PoolId]) -> frozenset[PoolId]:
         """Of some pools, those whose lock state people look at (a pool that is gone included)."""
@@ -559,11 +365,11 @@ class World:
         uid = claim.meta.uid
         self.idle.pop(claim.key, None)
         self.assumed.pop(uid, None)
-        self.cleared.pop(uid, None)
+        self.setbacks.cleared.pop(uid, None)
         self._unextracted.pop(uid, None)
         freed = self._touch(self.ledger.drop(uid))
         self._repin(claim.key)
-        pods = self.waiting() if freed else self._pods_waiting_for(claim.key)
+        pods = self.waiting.keys() if freed else self._pods_waiting_for(claim.key)
         return Changes(pods=pods, pools=self._affinity_pools(d[:2] for d in freed))
 
     def _hold(self, claim: Claim, allocation: Allocation, record: Record | None) -> frozenset[DeviceId]:
@@ -640,7 +446,7 @@ class World:
             touched.update(d[:2] for d in self._rederive(uid))
         if not touched:
             return Changes()
-        return Changes(pods=self.waiting(), pools=self._affinity_pools(touched))
+        return Changes(pods=self.waiting.keys(), pools=self._affinity_pools(touched))
 
     def remove_claim(self, key: ClaimKey) -> Changes:
         return self._remove("ResourceClaim", *key, 0.0)
@@ -670,7 +476,7 @@ class World:
                 if (pod := self.pods.get(key)) is not None:
                     self._pin(pod)
             yield Changes()
-        yield Changes(pods=self.waiting())
+        yield Changes(pods=self.waiting.keys())
 
     @property
     def unextracted(self) -> int:
@@ -704,16 +510,9 @@ class World:
             pod = self.pods[key]
             if pod.finished or pod.meta.deleting:
                 continue
-            self.cleared[claim.meta.uid] = Cleared(node, now + self.options.cool_down)
+            self.setbacks.clear(claim.meta.uid, node, now)
             if not pod.node_name:
-                self.exclude(pod, node, now)
-
-    def exclude(self, pod: Pod, node: str, now: float) -> None:
-        """Keep a pod off a node for a while, longer each time."""
-        mine = self.exclusions.setdefault((pod.key, pod.meta.uid), {})
-        times = mine[node].times + 1 if node in mine else 1
-        until = now + self.options.exclusion * min(2 ** (times - 1), 16)
-        mine[node] = Exclusion(node, until, times)
+                self.setbacks.exclude(pod, node, now)
 
     # --- assumptions ----------------------------------------------------------------------------------------
 
@@ -743,7 +542,7 @@ class World:
         freed = self._touch(self.ledger.drop(uid))
         self._unextracted.pop(uid, None)
         self._repin(assumption.key)
-        return Changes(pods=self.waiting(), pools=self._affinity_pools(d[:2] for d in freed))
+        return Changes(pods=self.waiting.keys(), pools=self._affinity_pools(d[:2] for d in freed))
 
     # --- pods -----------------------------------------------------------------------------------------------
 
@@ -758,13 +557,13 @@ class World:
             self._unlink(key, pod.key)
         for key in self._claim_keys(pod):
             self.pods_of_claim.setdefault(key, set()).add(pod.key)
-        was_waiting = pod.key in self._waiting
-        self._note_waiting(pod, pod.key)
+        was_waiting = pod.key in self.waiting
+        self._note_waiting(pod)
         freed = self._pin(pod)
-        pods = self.waiting() if freed else frozenset({pod.key}) & self.waiting()
+        pods = self.waiting.keys() if freed else frozenset({pod.key}) & self.waiting.keys()
         if before is not None and was_waiting and not freed and _same_wish(before, pod):
             pods = frozenset()
-        return _merged(changes, Changes(pods=pods))
+        return merged(changes, Changes(pods=pods))
 
     def _claim_keys(self, pod: Pod) -> set[ClaimKey]:
         return {(pod.meta.namespace, c.claim) for c in pod.claims if c.claim}
@@ -779,10 +578,10 @@ class World:
     def _pod_gone(self, pod: Pod) -> Changes:
         for key in self._claim_keys(pod):
             self._unlink(key, pod.key)
-        self.exclusions.pop((pod.key, pod.meta.uid), None)
-        self._note_waiting(None, pod.key)
+        self.setbacks.forget_pod(pod)
+        self.waiting.drop(pod.key)
         freed = self.usage.drop(pod.key)
-        return Changes(pods=self.waiting() if freed else frozenset())
+        return Changes(pods=self.waiting.keys() if freed else frozenset())
 
     def _repin(self, claim: ClaimKey) -> None:
         for key in self.pods_of_claim.get(claim, ()):
@@ -837,11 +636,6 @@ def salvage_claim(raw: Mapping[str, Any]) -> Claim | None:
         return None
 
 
-def older(version: str, known: str) -> bool:
-    """Whether a resourceVersion is certainly older; versions that are not numbers are never compared."""
-    return version.isdigit() and known.isdigit() and int(version) < int(known)
-
-
 def _judged_by(pool: Pool) -> tuple[bool, object]:
     return (pool.affinity, pool.extractors)
 
@@ -857,19 +651,11 @@ def _same_wish(before: Pod, after: Pod) -> bool:
     )
 
 
-def _merged(first: Changes, second: Changes) -> Changes:
+def merged(first: Changes, second: Changes) -> Changes:
+    """Both changes as one."""
     return Changes(
         first.pods | second.pods,
         first.pools | second.pools,
         first.slices | second.slices,
         first.problem or second.problem,
     )
-
-
-def merged(first: Changes, second: Changes) -> Changes:
-    """Both changes as one."""
-    return _merged(first, second)
-
-
-def objects_of(raws: Iterable[Mapping[str, Any]]) -> Iterable[Applied]:
-    return (Applied(raw) for raw in raws)

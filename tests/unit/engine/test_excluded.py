@@ -38,6 +38,18 @@ def test_own_locks_are_no_conflict() -> None:
     assert again.excluded == Excluded()
 
 
+def test_devices_that_were_locked_alike_before_are_reused() -> None:
+    w = nics()
+    first = w.try_place("a", "A")
+    second = w.try_place("a2", "A")
+    both = w.try_place("wide", "A", requests=[o.request(count=2)])
+
+    assert isinstance(first, Placed)
+    assert isinstance(second, Placed)
+    assert isinstance(both, Placed)
+    assert (first.reused, second.reused, both.reused) == (0, 1, 1)
+
+
 @pytest.mark.parametrize("nodes", [1, 40])
 def test_devices_the_index_leaves_out_are_counted(nodes: int) -> None:
     w = many_nodes(nodes)

@@ -144,11 +144,11 @@ def test_a_rule_for_all_pools_is_applied_in_steps_and_nothing_decided_meanwhile(
             },
         }
     )
-    assert len(large.engine._world.stale_pools) == NODES
+    assert len(large.engine._world.published.stale) == NODES
     assert pending(large.decide("first"))
     large.settle()
     assert not large.placed("first")
-    assert not large.engine._world.stale_pools
+    assert not large.engine._world.published.stale
 
 
 def test_a_costly_selector_does_not_keep_out_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from harness import objects as o
 from harness.worlds import World, nics
 
 from sharing_affinity.engine import Applied, DeviceState, Engine, Options, Placed, PoolLocks, Unplaced
-from sharing_affinity.engine.world import objects_of
 
 JSON = dict[str, Any]
 
@@ -64,8 +63,8 @@ def test_c02_state_does_not_depend_on_the_order_of_events() -> None:
     seen = set()
     for order in itertools.permutations(raws):
         engine = Engine(Options())
-        for event in objects_of([o.node(), o.device_class(), holder, *order]):
-            engine.observe(event, 0.0)
+        for raw in [o.node(), o.device_class(), holder, *order]:
+            engine.observe(Applied(raw), 0.0)
         while engine.extract(10):
             pass
         seen.add(str(engine.fingerprint()))

@@ -258,6 +258,19 @@ def test_write_that_was_cleared_before_it_was_seen() -> None:
     assert w.locks() == {}
 
 
+def test_confirmation_that_comes_after_the_claim_was_cleared() -> None:
+    """The watch was quicker than the answer of the write; what that frees is told."""
+    w = nics()
+    uid = assumed(w, "c1", "A")
+    raw = w.objects[("ResourceClaim", "default", "c1")]
+    newer = {**raw, "metadata": {**raw["metadata"], "resourceVersion": "50000001"}}
+    w.engine.observe(Applied(newer), w.now)
+    assert w.locks() == {"eth1": "subnet=A"}
+    changes = w.engine.confirm(uid, "50000000")
+    assert w.locks() == {}
+    assert changes.pools == {(o.DRIVER, "node-a")}
+
+
 def test_extractors_changed_under_a_live_claim() -> None:
     """Settled semantics 13: by the record, before and after a restart alike, until drained."""
     w = nics()

@@ -254,8 +254,8 @@ async def test_new_kinds_of_requests_and_a_rule_on_a_large_cluster(controller: C
                 },
             },
         )
-        world = controller._engine._world
-        await until(lambda: "broken" in world.rules and not world.stale_pools and not world.matches.busy)
+        published = controller._engine._world.published
+        await until(lambda: "broken" in published.rules and not published.stale)
     assert kinds.longest < BOUND
     assert rule.longest < BOUND
 
