@@ -141,7 +141,13 @@ async def test_what_is_decided_when_the_end_comes_is_not_written(how: str) -> No
     ):
         engine.observe(Applied(raw), 1.0)
     tested = Controller(
-        engine, writer=cast(Any, writer), lead=lead, recorder=nothing, views=nothing, metrics=Metrics()
+        engine,
+        writer=cast(Any, writer),
+        lead=lead,
+        recorder=nothing,
+        views=nothing,
+        conditions=nothing,
+        metrics=Metrics(),
     )
     tested._ready.update(engine.pods())
     task = asyncio.create_task(tested.run())
