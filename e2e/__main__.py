@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "--kubernetes", choices=[*versions.KUBERNETES, "all"], default=versions.DEFAULT_MINOR
     )
     building.add_argument(
-        "--tools", action="store_true", help="helm and promtool as well, for tests of chart and alerts"
+        "--tools", action="store_true", help="helm and Prometheus as well: chart, alerts, dashboard"
     )
     building.set_defaults(run=_build)
     starting = commands.add_parser("up", help="start a cluster")

@@ -62,9 +62,9 @@ CONTAINERD = Component(
 )
 CNI = Component("cni", GO_MODULES / "cni", "1.10.0")
 HELM = Component("helm", GO_MODULES / "helm", "4.3.2")
-# Without service discovery, which is most of Prometheus: rules need none.
-PROMTOOL = Component("promtool", GO_MODULES / "promtool", "0.313.1", tags=("remove_all_sd",))
-TOOLS = (HELM, PROMTOOL)
+# Server and promtool, without service discovery, which is most of Prometheus: tests name their targets.
+PROMETHEUS = Component("prometheus", GO_MODULES / "prometheus", "0.313.1", tags=("remove_all_sd",))
+TOOLS = (HELM, PROMETHEUS)
 TEST_PROGRAM = Component("test-program", Path(__file__).parent / "images" / "test", "1", sources=("main.go",))
 
 

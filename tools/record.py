@@ -22,7 +22,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
-WIDTH = 118
+WIDTH = 160
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 #: Rich names a font on a server; whoever looks at the picture has a monospaced one.
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
@@ -48,16 +48,10 @@ DEMO = (
         "kill -9 of the active",
     ),
 )
-EXPLAIN = (Picture("explain", "why a pod is pending"),)
 
 
 def main() -> int:
     IMAGES.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "sharing_affinity"]
-    example = "examples/nic-subnet.yaml"
-    arguments = ("explain", "pod", "plain", "-f", example)
-    shown = f"$ sharing-affinity {' '.join(arguments)}\n{''.join(lines([*command, *arguments]))}"
-    write(EXPLAIN, shown.splitlines())
     played = "".join(lines([sys.executable, "-m", "e2e.demo"])).splitlines()
     if not any("every step went as told" in line for line in played):
         return 1

@@ -35,9 +35,9 @@ def no_helm() -> str | None:
     return _not_built(versions.HELM)
 
 
-def no_promtool() -> str | None:
-    """Prometheus' promtool, likewise."""
-    return _not_built(versions.PROMTOOL)
+def no_prometheus() -> str | None:
+    """Prometheus and its promtool, likewise."""
+    return _not_built(versions.PROMETHEUS)
 
 
 def no_earlier_revision() -> str | None:

@@ -198,7 +198,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    return str(build.output_dir(versions.PROMTOOL) / "promtool")
+    return str(build.output_dir(versions.PROMETHEUS) / "promtool")
 
 
 def run(promtool: str, folder: Path, *command: str) -> str:
