@@ -37,8 +37,6 @@ POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
 MAX_EXTRACTORS_PER_SLICE: Final = 8
 MAX_EXPRESSION_LENGTH: Final = 10 * 1024
 """Bytes of UTF-8 in one extractor expression."""
-MAX_CONFIG_LENGTH: Final = 10 * 1024
-"""Bytes of one opaque config; every size under ``object`` is bounded by it in cost estimates."""
 POOL_COST_BUDGET: Final = 1_000_000
 """Shared by the extractors of a pool, estimated (KEP "Expression limits"); also the limit of one
 evaluation."""

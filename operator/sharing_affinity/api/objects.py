@@ -199,7 +199,6 @@ class Claim:
     record: Record | None
     pod_claim_name: str
     unsupported: tuple[str, ...] = ()
-    admin_namespace: bool = True
 
     @property
     def key(self) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Final
 from sharing_affinity.allocator import Abort, Builder, NodeError, Problem, Search, Solution
 from sharing_affinity.allocator.model import Requests
 from sharing_affinity.allocator.result import allocation
-from sharing_affinity.api import Claim, Node, Pod, Record, RecordedResult
+from sharing_affinity.api import Claim, Node, Record, RecordedResult
 from sharing_affinity.api.reader import format_time
 from sharing_affinity.engine.candidates import Choice, choose, ordered
 from sharing_affinity.engine.cases import Case, Cases
@@ -47,10 +47,9 @@ from sharing_affinity.extraction import (
 from sharing_affinity.nodes import (
     Demand,
     Fit,
-    needs_topology,
+    Neighbours,
     resource_fit,
     static_reason,
-    topology_reason,
     volume_reason,
 )
 from sharing_affinity.pools import Pool
@@ -77,7 +76,7 @@ class _Log:
     rest: dict[str, int] = field(default_factory=dict)
     retry: list[float] = field(default_factory=list)
     steps: int = MAX_ALL_STEPS
-    placed: list[tuple[Pod, Node]] | None = None
+    neighbours: Neighbours | None = None
 
 
 class Decider:
@@ -274,11 +273,10 @@ class Decider:
     def _fit(self, case: Case, node: Node, now: float, log: _Log) -> Fit:
         world = self._world
         reason = self._constraint(case, node)
-        if not reason and (needs_topology(case.pod) or world.usage.repelling):
-            if log.placed is None:
-                nodes = world.nodes
-                log.placed = [(p, nodes[n]) for p, n in world.usage.placed() if n in nodes]
-            reason = topology_reason(case.pod, node, log.placed, world.nodes.values())
+        if not reason:
+            if log.neighbours is None:
+                log.neighbours = Neighbours(case.pod, world.usage, world.nodes)
+            reason = log.neighbours.reason(node)
         if not reason:
             reason, until = self._time_constraint(case, node, now)
             if until is not None:

@@ -9,17 +9,16 @@ scheduler plugins.
 """
 
 from sharing_affinity.nodes.fit import Demand, Fit, resource_fit, static_reason, volume_reason
-from sharing_affinity.nodes.topology import needs_topology, topology_reason
+from sharing_affinity.nodes.topology import Neighbours
 from sharing_affinity.nodes.usage import Load, Usage
 
 __all__ = [
     "Demand",
     "Fit",
     "Load",
+    "Neighbours",
     "Usage",
-    "needs_topology",
     "resource_fit",
     "static_reason",
-    "topology_reason",
     "volume_reason",
 ]

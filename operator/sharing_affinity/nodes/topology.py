@@ -4,49 +4,101 @@ Plain means: label selectors in the pod's own or named namespaces, or in all; ev
 is a domain. What is not modelled (namespace label selectors, minDomains, node inclusion policies,
 matchLabelKeys) counts as satisfied: the scheduler has the last word, and a wrong guess costs a retry, not a
 device.
+
+What the pods around mean for a pod is worked out once, as topology domains; a node is then judged by its
+labels alone. Pods that ask for none of this meet only those that repel others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from sharing_affinity.api import Node, Pod
 from sharing_affinity.api.core_objects import PodAffinityTerm
+from sharing_affinity.nodes.usage import Usage
 
 Placed = Iterable[tuple[Pod, Node]]
 """Pods that run or are about to, with their nodes."""
 
 
-def needs_topology(pod: Pod) -> bool:
-    """Whether the pod itself asks for any of this."""
-    return bool(pod.pod_affinity or pod.pod_anti_affinity or pod.spread)
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Pods that count, by domain, and how many more the pod itself is."""
+
+    key: str
+    counts: Mapping[str, int]
+    own: int
+    max_skew: int
 
 
-def topology_reason(pod: Pod, node: Node, placed: Placed, nodes: Iterable[Node]) -> str:
-    """Why the pod may not join the pods in ``placed`` on ``node``; empty when it may."""
-    others = [(other, at) for other, at in placed if other.key != pod.key]
-    for term in pod.pod_affinity:
-        if not _modelled(term):
-            continue
-        domain = node.labels.get(term.topology_key)
-        matching = [(o, at) for o, at in others if _selects(term, pod, o)]
-        near = any(at.labels.get(term.topology_key) == domain for _, at in matching)
-        # The first of a group that asks for its own kind may go anywhere.
-        first = not matching and _selects(term, pod, pod)
-        if domain is None or not (near or first):
-            return "node(s) didn't match pod affinity rules"
-    for term in pod.pod_anti_affinity:
-        domain = node.labels.get(term.topology_key)
-        if domain is not None and _modelled(term) and _any_near(term, pod, others, domain):
-            return "node(s) didn't match pod anti-affinity rules"
-    for other, at in others:
-        for term in other.pod_anti_affinity:
-            domain = at.labels.get(term.topology_key)
-            if domain is None or domain != node.labels.get(term.topology_key):
-                continue
-            if _modelled(term) and _selects(term, other, pod):
+class Neighbours:
+    """The pods around, as they concern one pod."""
+
+    def __init__(self, pod: Pod, usage: Usage, nodes: Mapping[str, Node]) -> None:
+        self._wanted = [_wanted(term, pod, usage, nodes) for term in pod.pod_affinity if _modelled(term)]
+        self._unwanted = [
+            (term.topology_key, _domains(term, _selected(term, pod, usage, nodes)))
+            for term in pod.pod_anti_affinity
+            if _modelled(term)
+        ]
+        self._repelled = {
+            (term.topology_key, at.labels.get(term.topology_key))
+            for other, at in _others(pod, usage.repelling(), nodes)
+            for term in other.pod_anti_affinity
+            if _modelled(term) and _selects(term, other, pod)
+        }
+        self._spread = list(_spread(pod, usage, nodes))
+
+    def reason(self, node: Node) -> str:
+        """Why the pod may not join them on a node; empty when it may."""
+        for key, domains, anywhere in self._wanted:
+            domain = node.labels.get(key)
+            if domain is None or not (anywhere or domain in domains):
+                return "node(s) didn't match pod affinity rules"
+        for key, domains in self._unwanted:
+            if node.labels.get(key) in domains:
+                return "node(s) didn't match pod anti-affinity rules"
+        for key, repelled in self._repelled:
+            if repelled is not None and node.labels.get(key) == repelled:
                 return "node(s) didn't satisfy existing pods anti-affinity rules"
-    return _spread_reason(pod, node, others, nodes)
+        for spread in self._spread:
+            domain = node.labels.get(spread.key)
+            if domain is None:
+                return "node(s) didn't match pod topology spread constraints (missing required label)"
+            least = min(spread.counts.values(), default=0)
+            if spread.counts.get(domain, 0) + spread.own - least > spread.max_skew:
+                return "node(s) didn't match pod topology spread constraints"
+        return ""
+
+
+def _wanted(
+    term: PodAffinityTerm, pod: Pod, usage: Usage, nodes: Mapping[str, Node]
+) -> tuple[str, frozenset[str], bool]:
+    matching = list(_selected(term, pod, usage, nodes))
+    # The first of a group that asks for its own kind may go anywhere.
+    anywhere = not matching and _selects(term, pod, pod)
+    return term.topology_key, _domains(term, matching), anywhere
+
+
+def _domains(term: PodAffinityTerm, placed: Placed) -> frozenset[str]:
+    return frozenset(at.labels[term.topology_key] for _, at in placed if term.topology_key in at.labels)
+
+
+def _selected(
+    term: PodAffinityTerm, pod: Pod, usage: Usage, nodes: Mapping[str, Node]
+) -> Iterator[tuple[Pod, Node]]:
+    """The pods around that a term of the pod's selects."""
+    namespaces = None if term.all_namespaces else term.namespaces or (pod.meta.namespace,)
+    for other, at in _others(pod, usage.placed(namespaces), nodes):
+        if term.selector is not None and term.selector.matches(other.labels):
+            yield other, at
+
+
+def _others(
+    pod: Pod, placed: Iterable[tuple[Pod, str]], nodes: Mapping[str, Node]
+) -> Iterator[tuple[Pod, Node]]:
+    return ((other, nodes[at]) for other, at in placed if at in nodes and other.key != pod.key)
 
 
 def _modelled(term: PodAffinityTerm) -> bool:
@@ -61,29 +113,16 @@ def _selects(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     return term.selector is not None and term.selector.matches(other.labels)
 
 
-def _any_near(term: PodAffinityTerm, pod: Pod, others: list[tuple[Pod, Node]], domain: str) -> bool:
-    return any(_selects(term, pod, o) and at.labels.get(term.topology_key) == domain for o, at in others)
-
-
-def _spread_reason(pod: Pod, node: Node, others: list[tuple[Pod, Node]], nodes: Iterable[Node]) -> str:
-    every = list(nodes) if pod.spread else []
+def _spread(pod: Pod, usage: Usage, nodes: Mapping[str, Node]) -> Iterator[_Spread]:
     for spread in pod.spread:
-        domain = node.labels.get(spread.topology_key)
-        if domain is None:
-            return "node(s) didn't match pod topology spread constraints (missing required label)"
-        counts: dict[str, int] = {}
-        for candidate in every:
-            if _eligible(pod, candidate) and spread.topology_key in candidate.labels:
-                counts.setdefault(candidate.labels[spread.topology_key], 0)
-        for other, at in others:
-            there = at.labels.get(spread.topology_key)
-            if there in counts and other.meta.namespace == pod.meta.namespace:
-                selected = spread.selector is not None and spread.selector.matches(other.labels)
-                counts[there] += selected and not other.meta.deleting
-        own = spread.selector is not None and spread.selector.matches(pod.labels)
-        if counts.get(domain, 0) + own - min(counts.values(), default=0) > spread.max_skew:
-            return "node(s) didn't match pod topology spread constraints"
-    return ""
+        key, selector = spread.topology_key, spread.selector
+        counts = {n.labels[key]: 0 for n in nodes.values() if key in n.labels and _eligible(pod, n)}
+        for other, at in _others(pod, usage.placed((pod.meta.namespace,)), nodes):
+            there = at.labels.get(key)
+            if there in counts and selector is not None and selector.matches(other.labels):
+                counts[there] += not other.meta.deleting
+        own = selector is not None and selector.matches(pod.labels)
+        yield _Spread(key, counts, int(own), spread.max_skew)
 
 
 def _eligible(pod: Pod, node: Node) -> bool:

@@ -53,8 +53,8 @@ class Usage:
     def __init__(self) -> None:
         self._loads: dict[str, Load] = {}
         self._where: dict[PodKey, str] = {}
-        self.repelling = 0
-        """Counted pods with required anti-affinity, which concerns pods that have none themselves."""
+        self._by_namespace: dict[str, dict[PodKey, None]] = {}
+        self._repelling: dict[PodKey, None] = {}
 
     def load(self, node: str) -> Load:
         return self._loads.get(node, _EMPTY)
@@ -71,7 +71,9 @@ class Usage:
         if node:
             self._loads.setdefault(node, Load()).add(pod)
             self._where[key] = node
-            self.repelling += bool(pod.pod_anti_affinity)
+            self._by_namespace.setdefault(key[0], {})[key] = None
+            if pod.pod_anti_affinity:
+                self._repelling[key] = None
         return not same
 
     def drop(self, key: PodKey) -> bool:
@@ -83,15 +85,28 @@ class Usage:
 
     def _remove(self, key: PodKey, node: str) -> None:
         load = self._loads[node]
-        self.repelling -= bool(load.pods[key].pod_anti_affinity)
+        self._repelling.pop(key, None)
+        here = self._by_namespace[key[0]]
+        del here[key]
+        if not here:
+            del self._by_namespace[key[0]]
         load.remove(key)
         if not load.pods:
             del self._loads[node]
         del self._where[key]
 
-    def placed(self) -> Iterator[tuple[Pod, str]]:
-        """Every counted pod with its node."""
-        for key, node in self._where.items():
+    def placed(self, namespaces: Iterable[str] | None = None) -> Iterator[tuple[Pod, str]]:
+        """The counted pods of some namespaces, or of all, with their nodes."""
+        for namespace in self._by_namespace if namespaces is None else dict.fromkeys(namespaces):
+            yield from self._with_nodes(self._by_namespace.get(namespace, ()))
+
+    def repelling(self) -> Iterator[tuple[Pod, str]]:
+        """Counted pods with required anti-affinity, which concerns pods that have none themselves."""
+        return self._with_nodes(self._repelling)
+
+    def _with_nodes(self, keys: Iterable[PodKey]) -> Iterator[tuple[Pod, str]]:
+        for key in keys:
+            node = self._where[key]
             yield self._loads[node].pods[key], node
 
     def placements(self) -> Mapping[PodKey, str]:

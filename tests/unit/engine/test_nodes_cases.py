@@ -10,6 +10,7 @@ from harness import objects as o
 from harness.worlds import World, devices, nics
 
 from sharing_affinity.engine import Decision, NotServed, Placed, Reason, Unplaced
+from sharing_affinity.nodes import Usage
 
 JSON = dict[str, Any]
 
@@ -268,6 +269,21 @@ def test_pod_anti_affinity_and_spread() -> None:
         },
     )
     assert node_of(w.decide("x")) == "node-b"
+
+
+def test_a_pod_that_asks_for_nothing_meets_only_those_that_repel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision must not look at every pod of the cluster."""
+    term = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    w = two(o.pod("running", ["none"], nodeName="node-a", affinity=anti))
+
+    def never(*_: object) -> None:
+        raise AssertionError("all pods were asked for")
+
+    monkeypatch.setattr(Usage, "placed", never)
+    assert node_of(decide(w, "plain")) == "node-b"
+    with pytest.raises(AssertionError, match="all pods"):
+        decide(w, "picky", affinity=anti)
 
 
 def test_anti_affinity_of_running_pods_counts_too() -> None:
