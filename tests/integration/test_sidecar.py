@@ -22,7 +22,7 @@ from harness.publisher import ACCOUNT, RULES, Publisher, configure, sidecar
 
 from affinity_driver import cli
 from affinity_driver.kube import KubeClient, from_kubeconfig
-from affinity_driver.mirror.sidecar import Sidecar, SidecarOptions
+from affinity_driver.mirror.sidecar import SOON, Sidecar, SidecarOptions
 from e2e.api import ApiClient
 from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError
@@ -202,10 +202,11 @@ def test_what_a_sidecar_leaves_alone_and_what_it_forgets(site: Site, node: str) 
     now = time.time()
     clock = [now]
     options = SidecarOptions(site.driver, None, settle=5.0, forget=60.0)
+    nine = [Extractor(f"k{number}", SUBNET["expression"]) for number in range(9)]  # one slice takes eight
     made = Sidecar(
         api,
         options,
-        lambda: [Extractor(SUBNET["name"], SUBNET["expression"])],
+        lambda: nine,
         lambda *words: told.append(words),
         lambda: clock[0],
     )
@@ -223,17 +224,20 @@ def test_what_a_sidecar_leaves_alone_and_what_it_forgets(site: Site, node: str) 
     assert made.sync() == 5.0
     assert metadata("fabric") == []
     clock[0] += 10
-    made.sync()
-    (written,) = metadata("fabric")
-    assert written["spec"]["allNodes"] is True
+    while made.sync() == SOON:
+        pass
+    written = metadata("fabric")
+    assert [item["spec"]["pool"]["resourceSliceCount"] for item in written] == [3, 3]
+    assert all(item["spec"]["allNodes"] for item in written)
     assert len(metadata(node)) == 1
     ((reason, message),) = told
     assert reason == "MetadataContested"
     assert f"pool {node}" in message
     cluster.request("DELETE", f"{SLICES}/{fabric['metadata']['name']}")
-    for seconds, left in ((30, 1), (31, 0)):
+    for seconds, left in ((30, 2), (31, 0)):
         clock[0] += seconds
-        made.sync()
+        while made.sync() == SOON:
+            pass
         assert len(metadata("fabric")) == left
     assert len(told) == 1
 

@@ -21,6 +21,9 @@ from sharing_affinity.api import Extractor, names
 OURS = ("app.kubernetes.io/managed-by", "affinity-driver-metadata-sidecar")
 """The label of objects we wrote: a driver that publishes metadata of its own is left alone."""
 
+CLOSED = 2**31 - 1
+"""A count of slices that no pool has: what carries it belongs to no complete pool."""
+
 
 def wanted(
     slices: Iterable[JsonObject], extractors: Mapping[str, Sequence[Extractor]]
@@ -49,27 +52,50 @@ def is_ours(item: JsonObject) -> bool:
 
 
 def plan(wanted: Sequence[JsonObject], existing: Sequence[JsonObject]) -> tuple[Write, ...]:
-    """The writes that turn one pool's ``existing`` metadata slices (all ours) into ``wanted``, in order.
+    """The next writes on the way from one pool's ``existing`` metadata slices (all ours) to ``wanted``.
 
-    Several slices cannot be changed at once, and two old with one new of the same generation would be a
-    complete pool that lacks a key. So where extractors change and more than one slice is concerned, the old
-    ones go first: a pool without metadata is withheld.
+    One slice is changed at once. Several are not, and part of them could make up a complete pool that lacks a
+    key, since the publisher may change the number of its slices at any time. So several are first *closed*,
+    by a count that no pool reaches; then written, closed; then opened, one after the other: slices that
+    disagree about the count are an invalid pool. Each call gives the writes of one of these phases, none when
+    all is as wanted; call again with what is there then.
     """
+    if max(len(wanted), len(existing)) <= 1 or _same_but_count(wanted, existing):
+        return _writes(wanted, existing)
+    open_ones = [item for item in existing if item["spec"]["pool"]["resourceSliceCount"] != CLOSED]
+    if open_ones:
+        return tuple(Write(Verb.UPDATE, METADATA_SLICES, _closed(item)) for item in open_ones)
+    return _writes([_closed(item) for item in wanted], existing)
+
+
+def _writes(wanted: Sequence[JsonObject], existing: Sequence[JsonObject]) -> tuple[Write, ...]:
     there = {_name(item): item for item in existing}
-    changed = [_extractors(item) for item in wanted] != [_extractors(item) for item in existing]
-    anew = changed and bool(existing) and max(len(wanted), len(existing)) > 1
     deletes, writes = [], []
     for body in wanted:
         before = there.pop(_name(body), None)
         if before is None:
             writes.append(Write(Verb.CREATE, METADATA_SLICES, body))
-        elif anew or immutable(before) != immutable(body):
+        elif immutable(before) != immutable(body):
             deletes.append(Write(Verb.DELETE, METADATA_SLICES, before))
             writes.append(Write(Verb.CREATE, METADATA_SLICES, _with_annotations(body, before)))
         elif not same(body["spec"], before["spec"]) or _owners(body) != _owners(before):
             writes.append(Write(Verb.UPDATE, METADATA_SLICES, onto(before, body)))
     deletes += [Write(Verb.DELETE, METADATA_SLICES, item) for item in there.values()]
     return (*deletes, *writes)
+
+
+def _closed(item: JsonObject) -> JsonObject:
+    spec = item["spec"]
+    return {**item, "spec": {**spec, "pool": {**spec["pool"], "resourceSliceCount": CLOSED}}}
+
+
+def _same_but_count(wanted: Sequence[JsonObject], existing: Sequence[JsonObject]) -> bool:
+    return len(wanted) == len(existing) and all(
+        _name(one) == _name(other)
+        and same(_closed(one)["spec"], _closed(other)["spec"])
+        and _owners(one) == _owners(other)
+        for one, other in zip(wanted, existing, strict=True)
+    )
 
 
 def _metadata(
@@ -128,10 +154,6 @@ def _with_annotations(body: JsonObject, before: JsonObject) -> JsonObject:
 
 def _owners(item: JsonObject) -> set[str]:
     return {owner["uid"] for owner in item["metadata"].get("ownerReferences") or ()}
-
-
-def _extractors(item: JsonObject) -> tuple[str, object]:
-    return _name(item), item["spec"]["sharingAffinity"]
 
 
 def _pool(item: JsonObject) -> str:

@@ -32,6 +32,8 @@ from .desired import is_ours, plan, wanted
 from .fence import RULES, fenced_since, rule_name, wanted_rule
 
 MANY_FAILURES = 5
+SOON = 0.05
+"""Seconds until a pass looks whether what was just written is all; what takes several phases goes on then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Sidecar:
         self._seen.update(dict.fromkeys(pools, now))
         own = tuple(self._extractors())
         described = wanted(slices, {pool: self._for_pool(own, by_pool[pool]) for pool in pools})
+        written = False
         for pool in sorted(pools | by_pool.keys()):
             existing = sorted(by_pool[pool], key=lambda item: str(item["metadata"]["name"]))
             if others := [item for item in existing if not is_ours(item)]:
@@ -101,9 +104,11 @@ class Sidecar:
                 continue
             gone = now - self._seen.setdefault(pool, now) > self._options.forget
             if waiting > 0 or gone:
-                self._perform(plan((), existing))
+                written |= self._perform(plan((), existing))
             elif pool in described:
-                self._perform(plan(described[pool], existing))
+                written |= self._perform(plan(described[pool], existing))
+        if written:
+            return SOON
         return waiting if waiting > 0 else self._options.resync
 
     def _for_pool(self, own: tuple[Extractor, ...], metadata: list[JsonObject]) -> tuple[Extractor, ...]:
@@ -153,7 +158,8 @@ class Sidecar:
         else:
             self._api.update(f"{RULES}/{there['metadata']['name']}", {**body, "metadata": there["metadata"]})
 
-    def _perform(self, writes: Sequence[Write]) -> None:
+    def _perform(self, writes: Sequence[Write]) -> bool:
+        """Carry out ``writes``; whether there were any."""
         for write in writes:
             path = f"{write.collection}/{write.name}"
             if write.verb is Verb.DELETE:
@@ -166,6 +172,7 @@ class Sidecar:
             self._log.info(
                 "metadata written", verb=write.verb, name=write.name, pool=write.body["spec"].get("pool")
             )
+        return bool(writes)
 
     def _list(self, collection: str) -> list[JsonObject]:
         items: list[JsonObject] = (

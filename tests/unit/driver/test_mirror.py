@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from harness import objects
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from affinity_driver import extractors_file
 from affinity_driver.cli import main
@@ -38,17 +40,18 @@ def mirrored(slices: list[dict[str, Any]], extractors: list[Extractor] | None = 
     return list(found.get("node-a", ()))
 
 
-def performed(before: list[dict[str, Any]], writes: tuple[Write, ...]) -> list[list[dict[str, Any]]]:
-    """The stored metadata after each write."""
+def performed(before: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The stored metadata after each write, until nothing is left to do."""
     stored = {item["metadata"]["name"]: item for item in before}
     states = []
-    for write in writes:
-        if write.verb is Verb.DELETE:
-            del stored[write.name]
-        else:
-            assert (write.verb is Verb.CREATE) == (write.name not in stored)
-            stored[write.name] = write.body
-        states.append(list(stored.values()))
+    while writes := desired.plan(wanted, [stored[name] for name in sorted(stored)]):
+        for write in writes:
+            if write.verb is Verb.DELETE:
+                del stored[write.name]
+            else:
+                assert (write.verb is Verb.CREATE) == (write.name not in stored)
+                stored[write.name] = write.body
+            states.append(list(stored.values()))
     return states
 
 
@@ -106,16 +109,63 @@ def test_nothing_is_written_twice() -> None:
 @pytest.mark.parametrize("before", [1, 8, 9, 17])
 @pytest.mark.parametrize("after", [1, 8, 9, 17])
 def test_no_moment_of_a_change_joins_with_a_mixture_of_extractors(before: int, after: int) -> None:
-    """Old and new sets differ in one expression and in their size; only the new set may ever be usable."""
+    """Old and new sets differ in one expression and in size; whatever number of slices the publisher has at
+    that moment, only a whole set is ever usable.
+    """
     slices = [device_slice()]
-    old = mirrored(slices, keys(before))
-    new = mirrored(slices, [*keys(after)[:-1], Extractor("changed", '"x"')])
-    states = performed(old, desired.plan(new, old))
-    sets = [judged(slices, state) for state in states]
-    names = {entry["name"] for item in new for entry in item["spec"]["sharingAffinity"]}
-    for pool in sets:
-        assert not pool.usable or {extractor.name for extractor in pool.extractors} == names
-    assert sets[-1].usable
+    new_set = [*keys(after)[:-1], Extractor("changed", '"x"')]
+    old, new = mirrored(slices, keys(before)), mirrored(slices, new_set)
+    whole = [{(e.name, e.expression) for e in each} for each in (keys(before), new_set)]
+    states = performed(old, new)
+    for state in states:
+        for count in (1, 2, 3):
+            pool = judged([device_slice(f"d{index}", count=count) for index in range(count)], state)
+            assert not pool.usable or {(e.name, e.expression) for e in pool.extractors} in whole
+    assert judged(slices, states[-1]).usable
+
+
+SIZES = [("a", 9), ("b", 9), ("c", 9), ("a", 8), ("b", 17), ("c", 1)]
+SETS = [[Extractor(f"k{index:02}", f'"{tag}"') for index in range(size)] for tag, size in SIZES]
+steps = st.one_of(
+    st.tuples(st.just("publish"), st.integers(1, 3), st.integers(1, 2)),
+    st.tuples(st.just("file"), st.sampled_from(SETS)),
+    st.tuples(st.just("pass"), st.integers(0, 4)),
+    st.tuples(st.just("write"), st.integers(1, 4)),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(steps, max_size=30))
+def test_no_order_of_publishing_and_writing_joins_a_mixture(history: list[tuple[Any, ...]]) -> None:
+    """The publisher changes its slices, and the file its content, between any two writes of a sidecar that
+    may start again after any of them: a usable pool has one whole set of extractors that the file had.
+    """
+    slices = [device_slice()]
+    stored: dict[str, dict[str, Any]] = {}
+    file, pending = SETS[0], list[Write]()
+    whole = [[(e.name, e.expression) for e in each] for each in SETS]
+    for kind, *values in [*[("pass", 20)] * 4, *history, *[("pass", 20)] * 4]:
+        writes: tuple[Write, ...] = ()
+        if kind == "publish":
+            generation, count = values
+            slices = [device_slice(f"d{index}", generation=generation, count=count) for index in range(count)]
+        elif kind == "file":
+            (file,) = values
+        else:
+            if kind == "pass":
+                existing = [stored[name] for name in sorted(stored)]
+                pending = list(desired.plan(mirrored(slices, file), existing))
+            writes, pending = tuple(pending[: values[0]]), pending[values[0] :]
+        for write in (*writes, None):
+            if write is not None and write.verb is Verb.DELETE:
+                del stored[write.name]
+            elif write is not None:
+                stored[write.name] = write.body
+            pool = judged(slices, list(stored.values()))
+            found = [(extractor.name, extractor.expression) for extractor in pool.extractors]
+            assert not pool.usable or found in whole
+    assert pool.usable
+    assert found == [(e.name, e.expression) for e in file]
 
 
 def test_annotations_outlive_a_change_that_needs_a_new_object() -> None:
