@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from harness.webhook import slice_of
 
 from e2e import demo, images, product
 from e2e.cluster import Cluster, NodePaths, wait_for
-from e2e.errors import ApiError
-from e2e.installation import AsPods
+from e2e.errors import ApiError, ClusterError
+from e2e.installation import AsPods, kill_container
 
 pytestmark = pytest.mark.e2e
 
@@ -242,3 +243,70 @@ def fences(scene: Scene) -> set[bool]:
         for device in s["spec"].get("devices") or []
     ]
     return {bool(device.get("taints")) for device in devices}
+
+
+# -- what is installed -------------------------------------------------------------------------------------
+
+
+def test_the_webhook_refuses_through_its_service(installed: AsPods, two_nodes: Cluster) -> None:
+    """As the API server reaches it in a user's cluster: by the Service's address, with the authority the
+    webhook has made and written into its configuration."""
+    broken = slice_of("probe", {"subnet": "object.("})
+
+    def refused() -> str | None:
+        try:
+            two_nodes.request("POST", f"{product.METADATA}?dryRun=All", broken)
+        except ApiError as error:
+            return str(error)
+        return None
+
+    message = wait_for("a refusal", refused, 60, 0.5)
+    assert 'admission webhook "slices.webhook.sharingaffinity.dev" denied the request' in message
+    assert "compilation failed" in message
+
+
+@pytest.mark.parametrize("name", ["sharing-affinity-operator", "sharing-affinity-webhook"])
+def test_pods_as_they_run(installed: AsPods, two_nodes: Cluster, name: str) -> None:
+    """Under an enforced `restricted` level, on both nodes, unable to write; only one may be evicted."""
+    labels = two_nodes.request("GET", f"/api/v1/namespaces/{product.NAMESPACE}")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    path = f"/api/v1/namespaces/{product.NAMESPACE}/pods"
+    pods = installed.pods(product.NAMESPACE, name)
+    found = [two_nodes.request("GET", f"{path}/{pod}") for pod in pods]
+    assert {pod["spec"]["nodeName"] for pod in found} == {"node-a", "node-b"}
+    write = ("python3", "-c", "open('/app/x', 'w')")
+    exec_ = ("-n", product.NAMESPACE, "exec", pods[0], "--", *write)
+    with pytest.raises(ClusterError, match="Read-only file system"):
+        two_nodes.kubectl(*exec_)
+
+    def evict(pod: str) -> None:
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        two_nodes.request("POST", f"{path}/{pod}/eviction?dryRun=All", body)
+
+    for pod in pods:
+        wait_for(f"{pod} may be evicted", lambda pod=pod: evict(pod) is None, 60)  # type: ignore[misc]
+    two_nodes.request("POST", f"{path}/{pods[0]}/eviction", {
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pods[0]},
+    })  # fmt: skip
+    with pytest.raises(ApiError, match="disruption budget"):
+        evict(pods[1])
+
+
+def test_a_driver_whose_container_dies_keeps_its_claims(scene: Scene) -> None:
+    scene.pod("a", "a")
+    assert scene.place("a") == ("eth1", "a")
+    (pod,) = scene.product.pods(product.DRIVER_NAMESPACE, "affinity-driver-nic")
+
+    assert kill_container(pod)
+
+    path = f"/api/v1/namespaces/{product.DRIVER_NAMESPACE}/pods/{pod}"
+
+    def restarted() -> bool:
+        (container,) = scene.get(path)["status"]["containerStatuses"]
+        return bool(container["restartCount"] == 1 and container["ready"])
+
+    wait_for("the driver runs again", restarted, 60)
+    scene.pod("a2", "a")
+    assert scene.place("a2") == ("eth1", "a")
+    scene.delete("a", "a2")
+    assert {state for state, _, _ in scene.locks().values()} == {"Clean"}

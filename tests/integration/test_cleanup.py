@@ -39,6 +39,8 @@ def test_what_a_killed_operator_left_is_taken_back(own_control_plane: Cluster) -
         site.publish(node)
         site.run("used", "a")
         eventually("used to be bound", lambda: site.node_of("used"), 60, operator)
+        site.run("waits", None)
+        eventually("waits to say why", lambda: told(site), 30, operator)
         # Nobody binds the second pod: its allocation is the operator's alone.
         cluster.kill("scheduler")
         site.run("unused", "a")
@@ -58,7 +60,7 @@ def test_what_a_killed_operator_left_is_taken_back(own_control_plane: Cluster) -
     code, found, _ = cleanup(cluster)
     assert code == 1
     assert {kind for kind, _ in found} == {
-        "ResourceClaim", "SharingAffinitySlice", "SharingAffinityPool", "DeviceTaintRule", "Lease",
+        "ResourceClaim", "Pod", "SharingAffinitySlice", "SharingAffinityPool", "DeviceTaintRule", "Lease",
     }  # fmt: skip
     assert "which no pod uses" in found["ResourceClaim", "unused"]["action"]
     assert "stay with the pods" in found["ResourceClaim", "used"]["action"]
@@ -88,14 +90,22 @@ def test_what_a_killed_operator_left_is_taken_back(own_control_plane: Cluster) -
         assert not claim["metadata"].get("finalizers")
     for claim in (used, unused, half_done):
         assert RECORD not in (claim["metadata"].get("annotations") or {})
+    assert not told(site)
+    assert site.get_pod("waits")["status"]["conditions"]
     for stored in cluster.request("GET", "/apis/sharingaffinity.dev/v1alpha1/sharingaffinityslices")["items"]:
         assert not stored["status"]["conditions"]
 
     # Nothing of ours holds up a deletion; Kubernetes' own controller takes its finalizer off.
     site.delete_pod("used")
-    for name in ("used", "unused", "half"):
+    for name in ("used", "unused", "half", "waits"):
         cluster.request("DELETE", f"{path}/{name}")
     eventually("the claims to be gone", lambda: not cluster.request("GET", path)["items"], 30)
+
+
+def told(site: Site) -> list[str]:
+    """The operator's conditions on the pod that waits."""
+    conditions = site.get_pod("waits")["status"].get("conditions") or ()
+    return [c["type"] for c in conditions if c["type"].startswith("sharingaffinity.dev/")]
 
 
 def posted(cluster: Cluster, path: str, body: dict[str, Any]) -> bool:

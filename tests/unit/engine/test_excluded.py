@@ -77,3 +77,21 @@ def test_what_is_released_is_counted_no_more() -> None:
 
     assert isinstance(placed, Placed)
     assert placed.excluded == Excluded()
+
+
+def test_an_evaluation_is_counted_when_it_is_made() -> None:
+    """Two extractors over one config are two; the same config asked again is none."""
+    w = World(
+        o.device_class(),
+        o.node(),
+        o.metadata_slice([o.SUBNET, {"name": "kind", "expression": "object.kind"}]),
+        o.device_slice(),
+    )
+    extractions = w.engine.extractions
+    assert extractions.evaluations == 0
+    assert isinstance(w.try_place("a", "A"), Placed)
+    assert extractions.evaluations == 2
+    assert isinstance(w.try_place("a2", "A"), Placed)
+    assert extractions.evaluations == 2
+    assert isinstance(w.try_place("b", "B"), Placed)
+    assert extractions.evaluations == 4
