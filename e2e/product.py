@@ -110,7 +110,9 @@ class Product:
 
     # -- the driver ---------------------------------------------------------------------------------------
 
-    def driver(self, node: NodePaths, *flags: str, profile: str = "nic") -> Process:
+    def driver(
+        self, node: NodePaths, *flags: str, profile: str = "nic", env: Mapping[str, str] | None = None
+    ) -> Process:
         """Start the mock driver on one node, and wait until it has published its devices (and its metadata,
         unless ``flags`` say ``--no-affinity``)."""
         account = f"affinity-driver-{profile}"
@@ -120,7 +122,7 @@ class Product:
             *(f"--node-name={node.name}", f"--kubeconfig={kubeconfig}"),
             *(f"--kubelet-root-dir={node.kubelet_root}", f"--cdi-dir={node.cdi}", *flags),
         ]
-        process = self._start(f"driver-{node.name}", argv)
+        process = self._start(f"driver-{node.name}", argv, env)
         affinity = "--no-affinity" not in flags
         wait_published(self.cluster, node.name, profile, affinity, process.alive)
         return process

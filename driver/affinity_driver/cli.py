@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from . import metrics, status
+from . import probes, status
 from .doctor import command as doctor
 from .driver import Driver, DriverOptions, instance_name
 from .hardware import MockDevices, boot_id
@@ -63,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--publish-unregistered", action="store_true", help="publish before any kubelet has registered us"
     )
-    run.add_argument("--metrics-port", type=int, default=0, help="serve /metrics there; 0: do not")
+    run.add_argument(
+        "--metrics-port", type=int, default=0, help="serve /metrics, /healthz and /readyz there; 0: do not"
+    )
     run.add_argument("--metrics-address", default="127.0.0.1", help="default: %(default)s")
     run.add_argument("--log-format", choices=["auto", "json", "console"], default="auto")
     run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
@@ -166,7 +168,12 @@ def _run(arguments: argparse.Namespace) -> int:
         return NO_ACCESS
     stop_metrics = None
     if arguments.metrics_port:
-        stop_metrics = metrics.serve(driver.metrics, arguments.metrics_address, arguments.metrics_port)
+        stop_metrics = probes.serve(
+            arguments.metrics_address,
+            arguments.metrics_port,
+            driver.metrics.registry,
+            {"/healthz": driver.unhealthy, "/readyz": driver.unready},
+        )
     stopping.wait()
     log.info("stopping")
     driver.stop()

@@ -77,14 +77,14 @@ class Disk:
         self._sync_directory(target.parent)
 
     def sweep_temporaries(self, directory: Path, prefix: str = "") -> list[Path]:
-        """Remove what writers killed in mid-write of files with ``prefix`` left in ``directory``; nothing
-        else.
+        """Remove what writers killed in mid-write of files with ``prefix`` left in ``directory``.
+
+        The caller holds the lock under which these files are written. Process ids say nothing here: in two
+        containers both writers are number 1.
         """
-        swept = []
-        for path in sorted(directory.glob(f"spec.{prefix}*.tmp")):
-            if _writer_is_gone(path):
-                self.remove(path)
-                swept.append(path)
+        swept = sorted(directory.glob(f"spec.{prefix}*.tmp"))
+        for path in swept:
+            self.remove(path)
         return swept
 
     def _sync_directory(self, directory: Path) -> None:
@@ -94,20 +94,3 @@ class Disk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _writer_is_gone(temporary: Path) -> bool:
-    """Whether the process whose id the temporary file carries no longer runs (or is this one)."""
-    try:
-        pid = int(temporary.name.removesuffix(".tmp").rpartition(".")[2])
-    except ValueError:
-        return False
-    if pid == os.getpid():
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False

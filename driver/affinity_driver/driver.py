@@ -4,6 +4,11 @@ The order of starting matters. State is brought in line before anything is serve
 before the registration socket appears, since the kubelet dials it at once; slices are published when the
 kubelet has accepted us, so that no device is offered that could not be prepared. Stopping is the reverse,
 and what is published stays.
+
+Two instances run side by side during an upgrade. The kubelet calls either; all state is read, judged and
+written under locks that both respect. Only one publishes: the new one waits until the old one has stopped.
+One that stops while another runs goes on serving for a while after it has left the kubelet's registry, for
+calls that are on their way.
 """
 
 from __future__ import annotations
@@ -16,8 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import grpc
 import structlog
 
+from . import status
 from .cdi import CdiDirectory
 from .claims.errors import BusyError, IncompatibleError, PrepareError
 from .claims.read import read_claim
@@ -30,18 +37,29 @@ from .kubeletplugin.health import SERVICES, HealthService
 from .kubeletplugin.registrar import Registrar
 from .kubeletplugin.server import UnixServer
 from .kubeletplugin.service import SERVICE_V1, ClaimRef, DRAPlugin
-from .kubeletplugin.sockets import REGISTERED, Instance, plugin_socket, registration_socket
+from .kubeletplugin.sockets import (
+    REGISTERED,
+    Instance,
+    LiveInstance,
+    live_instances,
+    plugin_socket,
+    registration_socket,
+)
 from .metrics import Metrics
 from .profiles import ProfileOptions, find
 from .publish.controller import Publisher, PublisherOptions
 from .publish.desired import Device, Fence, Pool
-from .state.device_state import DeviceState, PreparedDevice
+from .state.device_state import LOCK_FILE, DeviceState, PreparedDevice
+from .state.lock import KeyedLocks
 from .state.model import NodeState
 from .state.sweep import Sweeper
 from .statuswriter import StatusWriter
 
 STATUS_GRACE = 3.0
 """Seconds that a stop waits for statuses to be written."""
+BATON_POLL = 0.2
+HANDOVER = 3.0
+"""Seconds in which the kubelet surely notices that a registration socket is gone (it looks once a second)."""
 THREADS = 256
 """gRPC calls in progress: one per pod that is starting or ending on the node, far more than a node has."""
 
@@ -111,6 +129,9 @@ class Driver:
         self._publisher = Publisher(api, self._pool, watchers, options.publisher)
         self._status = StatusWriter(api, self.name, self.state.snapshot, self.profile.report, watchers)
         self._publishing = threading.Event()
+        self._baton = KeyedLocks(self.directory / LOCK_FILE, "publish")
+        self._baton_held: int | None = None
+        self._stopping = threading.Event()
         self._sweeper = Sweeper(api, self.state.snapshot, self._sweep_away, options.sweep_seconds)
         registry = options.kubelet_root / "plugins_registry"
         self.endpoint = plugin_socket(self.directory, options.instance)
@@ -156,17 +177,39 @@ class Driver:
 
     def stop(self) -> None:
         """Stop: no new calls, work in progress finished, sockets removed; slices and prepared claims stay."""
+        self._stopping.set()
         self._publisher.stop()
         self._sweeper.stop()
-        self._health.close()
+        self._publisher.join(self.options.grace)
+        if self._baton_held is not None:
+            os.close(self._baton_held)
         # The registrar first: from then on the kubelet looks for somebody else.
-        for server in reversed(self._servers):
+        *plugin, registrar = self._servers
+        registrar.stop(self.options.grace)
+        if len(live_instances(self.directory)) > 1:
+            self._log.info("another instance takes over", seconds=HANDOVER)
+            time.sleep(HANDOVER)
+        self._health.close()
+        for server in plugin:
             server.stop(self.options.grace)
         if not self.plugin.drain(self.options.grace):
             self._log.warning("work in progress is left to the next start")
-        self._publisher.join(self.options.grace)
         self._status.stop(STATUS_GRACE)
         self._instance.release()
+
+    def unhealthy(self) -> str:
+        """Why it should be restarted, "" when it answers at its own sockets."""
+        try:
+            status.call(LiveInstance(self.endpoint, self.registration, ""), timeout=5)
+        except grpc.RpcError as error:
+            return f"no answer at the driver's own sockets: {error.code().name}"
+        return ""
+
+    def unready(self) -> str:
+        """Why it cannot replace another instance, "" when the kubelet has accepted it."""
+        if self.registrar.problem:
+            return f"the kubelet refuses it: {self.registrar.problem}"
+        return "" if self.registrar.registered.is_set() else "no kubelet has accepted it yet"
 
     def devices(self) -> dict[str, Device]:
         """The pool's devices by name."""
@@ -242,6 +285,21 @@ class Driver:
             self._publisher.wake()
             return
         self._publishing.set()
+        threading.Thread(target=self._publish_alone, name="baton", daemon=True).start()
+
+    def _publish_alone(self) -> None:
+        """Publish once no other instance does."""
+        told = False
+        while (baton := self._baton.take("slices")) is None:
+            if not told:
+                self._log.info("another instance publishes, waiting for its end")
+                told = True
+            if self._stopping.wait(BATON_POLL):
+                return
+        if self._stopping.is_set():
+            os.close(baton)
+            return
+        self._baton_held = baton
         self._publisher.start()
 
     def _pool(self) -> Pool:

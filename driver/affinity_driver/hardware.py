@@ -38,7 +38,6 @@ class MockDevices:
         self._survives_reboot = survives_reboot
         self._disk = disk or Disk()
         self._sleep = sleep
-        self._disk.sweep_temporaries(directory)
 
     def values(self, device: str) -> dict[str, str]:
         """What the device is programmed with; empty when it is not."""
@@ -61,7 +60,7 @@ class MockDevices:
         if self.values(device) == dict(values):
             return False
         # A device in the middle of programming holds nothing usable: an interrupted one must be done again.
-        self._disk.remove(self._file(device))
+        self.reset(device)
         self._sleep(self._seconds)
         self._directory.mkdir(parents=True, exist_ok=True)
         registers = {"boot": self._boot_id, "values": dict(values)}
@@ -70,6 +69,7 @@ class MockDevices:
 
     def reset(self, device: str) -> None:
         """Make the device blank."""
+        self._disk.sweep_temporaries(self._directory, f"{device}.json.")
         self._disk.remove(self._file(device))
 
     def fault(self, device: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from .state.model import NodeState
 from .statuswriter import OUTCOMES as STATUS_OUTCOMES
@@ -134,15 +134,3 @@ class Metrics:
     def dropped_fields(self, collection: str, paths: Sequence[str]) -> None:
         """As of ``PublishObserver``."""
         self._dropped.labels(self._driver, collection.rpartition("/")[2]).inc(len(paths))
-
-
-def serve(metrics: Metrics, address: str, port: int) -> Callable[[], None]:
-    """Serve ``/metrics`` over HTTP; returns what stops it. Raises OSError where the port is taken."""
-    server, thread = start_http_server(port, addr=address, registry=metrics.registry)
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)
-
-    return stop

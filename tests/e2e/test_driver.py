@@ -7,15 +7,16 @@ starts the driver on node-a as the manifests would, and at its end nothing may b
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.nic import DRIVER, allocate, complete, create_claim, nic_claim, nic_config, pool_objects
 
-from e2e import images
+from e2e import images, revisions
 from e2e.cluster import Cluster, NodePaths, wait_for
 from e2e.errors import ApiError
 from e2e.product import Process, Product
@@ -33,14 +34,14 @@ class Stage:
         self.cluster, self.product, self.namespace = cluster, product, namespace
         self.node: NodePaths = cluster.node(NODE)
 
-    def start(self, *flags: str, profile: str = "nic") -> Process:
+    def start(self, *flags: str, profile: str = "nic", env: Mapping[str, str] | None = None) -> Process:
         logs = self.cluster.folder / "logs"
         written = {path: path.stat().st_size for path in logs.glob("*")}
         # A test before this one may have left open devices, which are fenced for a while first.
-        process = self.product.driver(self.node, "--fence-settle=1", *flags, profile=profile)
+        process = self.product.driver(self.node, "--fence-settle=1", *flags, profile=profile, env=env)
         # Slices of an earlier driver may still be there, and its lines in the log file.
         start = written.get(process.log, 0)
-        wait_for("driver registered", lambda: b"registered" in process.log.read_bytes()[start:], 60)
+        wait_for("driver registered", lambda: b"registered with" in process.log.read_bytes()[start:], 60)
         return process
 
     def claim(self, subnet: str, device: str = "eth1") -> str:
@@ -362,3 +363,88 @@ def test_slices_of_a_stopped_driver_are_wiped_and_metadata_stays_harmless(stage:
     _, metadata = pool_objects(stage.cluster, NODE)
     assert len(metadata) == 1
     assert complete(stage.cluster, NODE)() is None
+
+
+class Load(threading.Thread):
+    """Pods with a claim each, one after the other; ``done`` counts those that came and went."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(name="load", daemon=True)
+        self._stage = stage
+        self._ending = threading.Event()
+        self.done = 0
+        self.problem: BaseException | None = None
+
+    def __enter__(self) -> Load:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join(120)
+
+    def run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                name = f"load-{self.done}"
+                self._stage.pod(name, self._stage.claim("a"))
+                self._stage.running(name, seconds=30)
+                self._stage.delete(name)
+                self.done += 1
+        except BaseException as error:
+            self.problem = error
+
+    def more(self, count: int) -> None:
+        """Wait until that many more pods have come and gone."""
+        wanted = self.done + count
+        wait_for("pods go on", lambda: self.problem or self.done >= wanted, 120)
+        assert self.problem is None
+
+
+class Published(threading.Thread):
+    """Looks at the driver's slices all the time: there must be some, and generations never go back."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(name="published", daemon=True)
+        self._cluster = cluster
+        self._ending = threading.Event()
+        self.seen: list[int] = []
+
+    def __enter__(self) -> Published:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join(20)
+
+    def run(self) -> None:
+        while not self._ending.wait(0.1):
+            slices, _ = pool_objects(self._cluster, NODE)
+            self.seen.append(min((item["spec"]["pool"]["generation"] for item in slices), default=0))
+
+
+def test_driver_is_replaced_by_another_version_and_back_under_load(stage: Stage, tmp_path: Path) -> None:
+    """Each new instance serves before the old one goes, as the DaemonSet's surge does it."""
+    before = f"{tmp_path / 'operator'}:{tmp_path / 'driver'}"
+    revisions.extract(revisions.previous(), tmp_path)
+    old = stage.start(env={"POD_UID": "old", "PYTHONPATH": before})
+    stage.pod("keep", stage.claim("a"))
+    stage.running("keep")
+    with Published(stage.cluster) as published, Load(stage) as load:
+        load.more(1)
+        new = stage.start(env={"POD_UID": "new"})
+        load.more(1)
+        old.stop()
+        load.more(2)
+        again = stage.start(env={"POD_UID": "again", "PYTHONPATH": before})
+        load.more(1)
+        new.stop()
+        load.more(2)
+    assert load.problem is None
+    assert min(published.seen) > 0, "the slices were gone for a moment"
+    assert published.seen == sorted(published.seen)
+    events = stage.cluster.request("GET", f"/api/v1/namespaces/{stage.namespace}/events")["items"]
+    assert not [event["message"] for event in events if event["reason"] == "FailedPrepareDynamicResources"]
+    assert stage.phase("keep") == "Running"
+    again.alive()

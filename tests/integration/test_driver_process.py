@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import structlog
 from harness.kubelet import KubeletClient
-from harness.nic import allocate, create_claim
+from harness.nic import allocate, create_claim, nic_claim, pool_objects
 
 from affinity_driver import cli
 from e2e import local
@@ -53,7 +54,7 @@ def node(control_plane: Cluster) -> Iterator[str]:
 
 @contextmanager
 def process(
-    cluster: Cluster, root: Path, node: str, profile: str, *flags: str
+    cluster: Cluster, root: Path, node: str, profile: str, *flags: str, **variables: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The command as a process; killed at the end if it still runs. Its log is ``root/log``."""
     kubeconfig = cluster.service_account_kubeconfig(DRIVER_NAMESPACE, f"affinity-driver-{profile}", node)
@@ -69,7 +70,9 @@ def process(
         *(f"--kubelet-root-dir={root}", f"--cdi-dir={root / 'cdi'}", *flags),
     ]
     with (root / "log").open("ab") as log:
-        made = subprocess.Popen(argv, env={**os.environ, "NODE_NAME": node}, stdout=log, stderr=log)
+        made = subprocess.Popen(
+            argv, env={**os.environ, "NODE_NAME": node, **variables}, stdout=log, stderr=log
+        )
     try:
         wait_for("registration socket", lambda: list((root / "plugins_registry").glob("*.sock")), 30)
         yield made
@@ -78,12 +81,44 @@ def process(
         made.wait()
 
 
+def fetch(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_probes_tell_of_registration_and_of_lost_sockets(
+    control_plane: Cluster, root: Path, node: str
+) -> None:
+    (port,) = local.free_ports(1)
+    with process(control_plane, root, node, "nic", "--no-publish", f"--metrics-port={port}"):
+        first = wait_for("its port", lambda: fetch(port, "readyz"), 20)
+        assert first == (503, "no kubelet has accepted it yet")
+        kubelet = KubeletClient(root / "plugins_registry")
+        kubelet.register(accept=False)
+        kubelet.close()
+        assert fetch(port, "readyz") == (503, "the kubelet refuses it: refused")
+        kubelet.register()
+        kubelet.close()
+        assert fetch(port, "readyz") == (200, "ok")
+        assert fetch(port, "healthz") == (200, "ok")
+        (socket,) = (root / "plugins" / "nic.sharingaffinity.dev").glob("dra-*.sock")
+        socket.unlink()
+        code, text = fetch(port, "healthz")
+        assert (code, text.startswith("no answer")) == (503, True)
+        assert fetch(port, "elsewhere")[0] == 404
+
+
 def test_sigterm_leaves_nothing_but_state(control_plane: Cluster, root: Path, node: str) -> None:
     (port,) = local.free_ports(1)
     with process(control_plane, root, node, "nic", f"--metrics-port={port}", "--log-format=json") as made:
         assert cli.main(["probe", f"--kubelet-root-dir={root}"]) == 0
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             text = answer.read().decode()
+        for path, code in (("healthz", 200), ("readyz", 503)):
+            assert fetch(port, path)[0] == code
         labels = 'driver="nic.sharingaffinity.dev",operation="prepare",outcome="ok"'
         assert f"affinity_driver_claims_total{{{labels}}} 0.0" in text
         made.send_signal(signal.SIGTERM)
@@ -114,6 +149,105 @@ def test_two_drivers_live_side_by_side_on_a_node(control_plane: Cluster, root: P
         wait_for("two registrations", lambda: len(list((root / "plugins_registry").iterdir())) == 2, 20)
         for profile in ("nic", "fpga"):
             assert cli.main(["probe", f"--profile={profile}", f"--kubelet-root-dir={root}"]) == 0
+
+
+class TestUpgrade:
+    """Two instances of one driver beside each other; the old one leaves."""
+
+    def test_one_publishes_at_a_time_and_nothing_flips_back(
+        self, control_plane: Cluster, root: Path, node: str
+    ) -> None:
+        generations: list[int] = []
+
+        def published(devices: int) -> bool:
+            slices, metadata = pool_objects(control_plane, node)
+            assert slices or not generations, "the slices are gone"
+            members = [*slices, *metadata]
+            generations.extend(item["spec"]["pool"]["generation"] for item in slices)
+            same = len({item["spec"]["pool"]["generation"] for item in members}) == 1
+            return bool(metadata) and same and len(slices[0]["spec"]["devices"]) == devices
+
+        flags = ("--publish-unregistered", "--fence-settle=0")
+        with process(control_plane, root, node, "nic", *flags, POD_UID="old") as old:
+            wait_for("two devices", lambda: published(2), 30)
+            first = generations[-1]
+            with process(control_plane, root, node, "nic", "--devices=3", *flags, POD_UID="new"):
+                log = root / "log"
+                wait_for("it waits", lambda: b"another instance publishes" in log.read_bytes(), 30)
+                end = time.monotonic() + 2
+                while time.monotonic() < end:
+                    assert published(2)
+                    time.sleep(0.05)
+                assert set(generations) == {first}
+                old.send_signal(signal.SIGTERM)
+                wait_for("three devices", lambda: published(3), 30)
+                assert old.wait(20) == 0
+        assert generations == sorted(generations)
+        assert generations[-1] == first + 1
+
+    def test_the_old_one_serves_until_the_kubelet_has_let_go(
+        self, control_plane: Cluster, namespace: str, root: Path, node: str
+    ) -> None:
+        registry = root / "plugins_registry"
+        with process(control_plane, root, node, "nic", "--no-publish", POD_UID="old") as old:
+            kubelet = KubeletClient(registry)
+            kubelet.register()
+            with process(control_plane, root, node, "nic", "--no-publish", POD_UID="new") as new:
+                wait_for("two registrations", lambda: len(list(registry.iterdir())) == 2, 30)
+                for uid in ("old", "new"):
+                    run = self.probe(root, uid, "--registered")
+                    assert run.returncode == (0 if uid == "old" else 1), run.stderr
+                    assert self.probe(root, uid).returncode == 0
+                old.send_signal(signal.SIGTERM)
+                wait_for("it has left the registry", lambda: len(list(registry.iterdir())) == 1, 10)
+                late = nic_claim(control_plane, namespace, node, "a")
+                assert kubelet.prepare(late)[late["metadata"]["uid"]].error == ""
+                kubelet.close()
+                assert old.wait(20) == 0
+                again = KubeletClient(registry)
+                again.register()
+                wait_for("noted", lambda: self.probe(root, "new", "--registered").returncode == 0, 10)
+                assert again.prepare(late)[late["metadata"]["uid"]].error == ""
+                assert again.unprepare(late) == {late["metadata"]["uid"]: ""}
+                again.close()
+                started = time.monotonic()
+                new.send_signal(signal.SIGTERM)
+                assert new.wait(20) == 0
+                assert time.monotonic() - started < 3, "nobody takes over, so nothing is waited for"
+        left = {path.name for path in (root / "plugins" / "nic.sharingaffinity.dev").iterdir()}
+        assert left == {"checkpoint.json", "hardware", "serialize.lock"}
+
+    def probe(self, root: Path, uid: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "affinity_driver", "probe", f"--kubelet-root-dir={root}", *flags]
+        return subprocess.run(
+            argv, env={**os.environ, "POD_UID": uid}, capture_output=True, text=True, timeout=30, check=False
+        )
+
+
+class TestNames:
+    def test_long_driver_names_and_deep_folders(self, control_plane: Cluster, root: Path, node: str) -> None:
+        """A name of 63 characters, a socket of 107 bytes: the kubelet finds the shortened ones."""
+        name = "n" * 43 + ".sharingaffinity.dev"
+        deep = root / ("k" * (107 - len(f"{root}//plugins/{name}/dra-123456.sock")))
+        assert len(str(deep)) > len("/var/lib/kubelet")
+        flags = (f"--driver-name={name}", "--no-publish", f"--kubelet-root-dir={deep}")
+        kubeconfig = control_plane.service_account_kubeconfig(DRIVER_NAMESPACE, "affinity-driver-nic", node)
+        argv = [sys.executable, "-m", "affinity_driver", "run", f"--kubeconfig={kubeconfig}", *flags]
+        argv += [f"--cdi-dir={root / 'cdi'}"]
+        environment = {**os.environ, "NODE_NAME": node, "POD_UID": str(uuid.uuid4())}
+        with (root / "log").open("ab") as log:
+            made = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+        try:
+            kubelet = KubeletClient(deep / "plugins_registry")
+            wait_for("its socket", kubelet.sockets, 30)
+            info = kubelet.register()
+            assert info.name == name
+            assert len(info.endpoint.encode()) == 107
+            assert kubelet.prepare() == {}
+            kubelet.close()
+        finally:
+            made.kill()
+            made.wait()
 
 
 class TestFpga:

@@ -40,7 +40,9 @@ def registration_socket(registry: Path, driver: str, instance: str) -> Path:
 
 def plugin_socket(directory: Path, instance: str) -> Path:
     """The socket that serves the DRAPlugin. Raises SocketPathError."""
-    return _first_that_fits(directory, [f"dra-{instance}.sock", f"dra-{_hash(instance, 8)}.sock"])
+    return _first_that_fits(
+        directory, [f"dra-{part}.sock" for part in (instance, _hash(instance, 8), _hash(instance, 4))]
+    )
 
 
 def _hash(value: str, size: int) -> str:

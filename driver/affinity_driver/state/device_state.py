@@ -5,14 +5,15 @@ file and ``Completed``. An unprepare: reset what has no other user; remove the C
 entry. So a device is never touched, and a CDI file never exists, for a claim that the checkpoint does not
 know.
 
-Locks: one per claim for the whole of either operation (a prepare during an unprepare waits, and then really
-prepares); one per device around its hardware; the node lock around the checkpoint, always innermost and
-short.
+Locks, all of them between processes too, since two overlap during an upgrade: one per claim for the whole
+of either operation (a prepare during an unprepare waits, and then really prepares); one per device around
+its hardware; the node lock around the checkpoint, always innermost and short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,8 @@ from affinity_driver.publish.desired import Device
 from .checkpoint import CheckpointError, CheckpointFile
 from .lock import KeyedLocks, NodeLock
 from .model import NodeState, Phase, PreparedClaim, Share, check_compatible
+
+LOCK_FILE = "serialize.lock"
 
 
 class Hardware(Protocol):
@@ -72,10 +75,9 @@ class DeviceState:
         self._directory = directory
         self._disk = disk
         self._file = CheckpointFile(directory / "checkpoint.json", disk)
-        self._node = NodeLock(directory / "serialize.lock")
-        self._claims = KeyedLocks()
-        self._devices = KeyedLocks()
-        self._leaving: set[str] = set()
+        self._node = NodeLock(directory / LOCK_FILE)
+        self._claims = KeyedLocks(directory / LOCK_FILE, "claim")
+        self._devices = KeyedLocks(directory / LOCK_FILE, "device")
         self.recovered = 0
         self._log = structlog.get_logger("affinity_driver.state")
 
@@ -89,8 +91,9 @@ class DeviceState:
             state = self._load()
             self._reconcile(state, contents=True)
         for device in sorted(devices):
-            if not state.holders(device):
-                with self._devices.held(device):
+            with self._devices.held(device):
+                # Asked under the device's lock: another instance may have prepared a claim meanwhile.
+                if not self._in_use(device):
                     self._release(device)
         return state
 
@@ -179,24 +182,25 @@ class DeviceState:
             self._log.exception("cannot roll back", claim=_named(claim))
 
     def _undo(self, claim: PreparedClaim) -> None:
-        with self._node.held():
-            self._leaving.add(claim.uid)
-        try:
-            for device in sorted({share.device for share in claim.shares if not share.admin}):
-                with self._devices.held(device):
-                    if not self._in_use(device):
-                        self._release(device)
+        """Reset what has no other user, and forget the claim.
+
+        Its devices stay locked until it is forgotten: of two claims that leave a device at once, the second
+        finds itself the last.
+        """
+        devices = sorted({share.device for share in claim.shares if not share.admin})
+        with ExitStack() as locks:
+            for device in devices:
+                locks.enter_context(self._devices.held(device))
+            for device in devices:
+                if not self._in_use(device, besides=claim.uid):
+                    self._release(device)
             with self._node.held():
                 self._cdi.remove(claim.uid)
                 self._file.save(self._load().without(claim.uid))
-        finally:
-            with self._node.held():
-                self._leaving.discard(claim.uid)
 
-    def _in_use(self, device: str) -> bool:
-        """Whether a claim that stays holds the device."""
-        with self._node.held():
-            return any(claim.uid not in self._leaving for claim, _ in self._load().holders(device))
+    def _in_use(self, device: str, besides: str | None = None) -> bool:
+        """Whether a claim, other than ``besides``, holds the device."""
+        return bool(self.snapshot().holders(device, besides))
 
     def _release(self, device: str) -> None:
         try:

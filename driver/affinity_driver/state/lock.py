@@ -8,7 +8,9 @@ nobody else.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -60,25 +62,38 @@ def _flock(descriptor: int, deadline: float) -> None:
 
 
 class KeyedLocks:
-    """A mutex for each key that is in use."""
+    """A lock for each key of one ``kind``, between threads and processes; the kernel frees those of the dead.
 
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+    A key is one byte of the file ``path``, locked through an open file description of its own. These locks
+    know nothing of ``NodeLock``'s, which may be on the same file.
+    """
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path = path
+        self._kind = kind
 
     @contextmanager
     def held(self, key: str) -> Iterator[None]:
-        """Hold the mutex of ``key``, waiting as long as it takes."""
-        with self._guard:
-            lock, users = self._locks.get(key, (threading.Lock(), 0))
-            self._locks[key] = (lock, users + 1)
+        """Hold the lock of ``key``, waiting as long as it takes."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            with lock:
-                yield
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, self._byte(key))
+            yield
         finally:
-            with self._guard:
-                lock, users = self._locks[key]
-                if users == 1:
-                    del self._locks[key]
-                else:
-                    self._locks[key] = (lock, users - 1)
+            os.close(descriptor)
+
+    def take(self, key: str) -> int | None:
+        """Take the lock of ``key`` until the returned descriptor is closed; None where somebody has it."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, self._byte(key))
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def _byte(self, key: str) -> bytes:
+        """``struct flock`` for the key's byte."""
+        digest = hashlib.sha256(f"{self._kind}/{key}".encode()).digest()
+        position = int.from_bytes(digest[:8]) >> 2
+        return struct.pack("hhqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, position, 1, 0)

@@ -1,4 +1,5 @@
 """Random prepares, unprepares, restarts, reboots and kills against a model, and mutants that it has to catch.
+Sometimes two instances run side by side, as during an upgrade, and take turns.
 
 What must hold after every step: claims prepared on one device agree on their keys; a claim has a CDI file
 if and only if it is prepared (one that a kill left unfinished may have one); the same claim is answered the
@@ -47,6 +48,7 @@ class DriverMachine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="driver-machine-", dir=MEMORY))
         self.steps_left: int | None = None
+        self.other: Rig | None = None
         self.prepared: dict[str, PreparedClaim] = {}
         self.unsure: dict[str, PreparedClaim] = {}
         self.answers: dict[str, Any] = {}
@@ -61,6 +63,7 @@ class DriverMachine(RuleBasedStateMachine):
         if not damaged:
             self._check_what_a_kill_left()
         options = ProfileOptions(slots=SLOTS)
+        self.other = None
         self.rig = Rig.make(self.root, disk.Disk(self._tick), f"boot-{self.boot}", options=options)
 
     def _check_what_a_kill_left(self) -> None:
@@ -140,6 +143,14 @@ class DriverMachine(RuleBasedStateMachine):
             with contextlib.suppress(Killed):
                 Rig.make(self.root, disk.Disk(self._tick), f"boot-{self.boot}")
         self._start()
+
+    @rule()
+    def the_other_instance(self) -> None:
+        """The kubelet calls the other one from now on; it starts beside this one where there is none yet."""
+        second = self.other or Rig.make(
+            self.root, disk.Disk(self._tick), f"boot-{self.boot}", options=ProfileOptions(slots=SLOTS)
+        )
+        self.rig, self.other = second, self.rig
 
     @rule(wipe=st.booleans())
     def reboot(self, wipe: bool) -> None:
@@ -260,7 +271,7 @@ def _cdi_is_not_reconciled(patch: pytest.MonkeyPatch) -> None:
 
 
 def _device_is_reset_under_its_users(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(device_state.DeviceState, "_in_use", lambda self, device: False)
+    patch.setattr(device_state.DeviceState, "_in_use", lambda self, device, besides=None: False)
 
 
 def _device_is_never_reset(patch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,18 @@ import errno
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.driver_rig import Rig, nic_claim
 
 from affinity_driver.claims.errors import HardwareError, IncompatibleError
 from affinity_driver.disk import Disk
+from affinity_driver.state.checkpoint import CheckpointFile
 from affinity_driver.state.model import Phase
 
 NEWER = b'{"format": "affinity-driver-checkpoint", "version": 9}\n'
@@ -281,6 +284,86 @@ def test_racing_claims_of_different_keys_never_share(rig: Rig) -> None:
         thread.join(20)
     assert len(outcomes) == 6
     assert len(set(outcomes)) == 1
+
+
+class TestTwoInstances:
+    """Two processes of an upgrade on the same folders; here two states, which share nothing."""
+
+    def test_what_one_prepared_the_other_answers_and_undoes(self, rig: Rig) -> None:
+        other = rig.restart()
+        assert rig.prepare(nic_claim("1", "A")) == other.prepare(nic_claim("1", "A"))
+        with pytest.raises(IncompatibleError):
+            other.prepare(nic_claim("2", "B"))
+        assert other.state.unprepare("1")
+        assert rig.prepare(nic_claim("2", "B"))
+        assert rig.programmed("eth1") == {"subnet": "B"}
+
+    def test_a_device_is_programmed_by_one_at_a_time(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The old one is at it when the kubelet asks the new one about the same claim."""
+        other = rig.restart()
+        begun, go_on, order = threading.Event(), threading.Event(), list[str]()
+        configure = rig.profile.configure
+
+        def slow(device: str, keys: Any) -> None:
+            begun.set()
+            go_on.wait(20)
+            configure(device, keys)
+            order.append("old")
+
+        def quick(device: str, keys: Any) -> None:
+            order.append("new")
+
+        monkeypatch.setattr(rig.profile, "configure", slow)
+        monkeypatch.setattr(other.profile, "configure", quick)
+        first = threading.Thread(target=rig.prepare, args=(nic_claim("1", "A"),))
+        first.start()
+        begun.wait(20)
+        waiting = [threading.Thread(target=other.prepare, args=(nic_claim(uid, "A"),)) for uid in ("1", "2")]
+        for thread in waiting:
+            thread.start()
+        time.sleep(0.2)
+        assert order == []
+        go_on.set()
+        for thread in (first, *waiting):
+            thread.join(20)
+        assert order == ["old", "new", "new"]  # asked again, the profile finds the device as it should be
+        assert rig.cdi_files() == {"1", "2"}
+
+    def test_a_start_resets_no_device_that_is_being_prepared(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        load = CheckpointFile.load
+        prepared = threading.Event()
+
+        def late(self: CheckpointFile) -> Any:
+            """The old instance prepares a claim between the new one's look and its resets."""
+            state = load(self)
+            if not prepared.is_set() and self is not rig.state._file:
+                prepared.set()
+                monkeypatch.setattr(CheckpointFile, "load", load)
+                threading.Thread(target=rig.prepare, args=(nic_claim("1", "A"),)).start()
+            return state
+
+        monkeypatch.setattr(CheckpointFile, "load", late)
+        other = rig.restart()
+        assert prepared.is_set()
+        assert other.prepare(nic_claim("1", "A"))
+        assert other.programmed("eth1") == {"subnet": "A"}
+
+    def test_of_two_that_leave_at_once_the_last_resets(self, rig: Rig) -> None:
+        other = rig.restart()
+        for number in range(20):
+            rig.prepare(nic_claim("1", "A", "eth1", "eth2"))
+            other.prepare(nic_claim("2", "A", "eth2", "eth1"))
+            leaving = [
+                threading.Thread(target=made.state.unprepare, args=(uid,))
+                for made, uid in ((rig, "1"), (other, "2"))
+            ]
+            for thread in leaving:
+                thread.start()
+            for thread in leaving:
+                thread.join(20)
+            assert [rig.programmed(device) for device in rig.devices] == [{}, {}], f"round {number}"
 
 
 # --- kill -9 at every step that changes a file -------------------------------------------------------------
