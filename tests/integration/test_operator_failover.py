@@ -75,7 +75,7 @@ def locks(kubeconfig: Path, site: Site) -> dict[str, tuple[str, Any, list[str]]]
     """The table as ``sharing-affinity locks`` derives it from the claims alone."""
     out = subprocess.run(
         [sys.executable, "-m", "sharing_affinity", "locks", "-o", "json", "--kubeconfig", str(kubeconfig)],
-        check=True, capture_output=True, text=True, timeout=30,
+        check=True, capture_output=True, text=True, timeout=120,
     ).stdout  # fmt: skip
     return {
         f"{pool['pool']}/{device['device']}": (
@@ -452,7 +452,7 @@ def test_permissions_that_cannot_be_asked_for_are_a_lack_of_access(
     through = proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig")
     command = [sys.executable, "-m", "sharing_affinity", "run", "--kubeconfig", str(through), "--http", ""]
     proxy.add(Rule("POST", "/selfsubjectaccessreviews", answer=(403, "Forbidden")))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ})
 
     assert done.returncode == 3
     assert "403" in done.stderr
@@ -466,7 +466,7 @@ def test_missing_permissions_are_named_before_anything_starts(control_plane: Clu
     done = subprocess.run(
         [sys.executable, "-m", "sharing_affinity", "run", "--kubeconfig", str(poor), "--namespace", namespace,
          "--http", ""],
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
 
     assert done.returncode == 3

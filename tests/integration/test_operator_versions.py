@@ -57,7 +57,7 @@ def test_a_server_with_its_gates_off_is_refused_by_name() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "sharing_affinity", "run", "--kubeconfig", str(install(cluster)),
              "--namespace", SYSTEM, "--http", ""],
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=120,
         )  # fmt: skip
     finally:
         cluster.down()
