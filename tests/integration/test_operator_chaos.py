@@ -221,13 +221,13 @@ def test_nothing_goes_wrong(
 
         eventually("rest", lambda: at_rest(site, workload, kubeconfig), 60)
         assert history.violations(site.driver, SLOTS, subnet_of) == []
-        leader = eventually("a leader", replicas.leader)
+        leader = eventually("a leader", replicas.leader, 60)
         audits = leader.metric("audits_total")
         site.claim("kick")
         eventually("an audit at rest", lambda: kick(site) or leader.metric("audits_total") > audits, 60)
         assert leader.metric("audit_differences_total") == 0
         assert leader.metric("late_wakeups_total") == 0
-        eventually("the view to be the table", lambda: shown(site) == table(kubeconfig, site), 20)
+        eventually("the view to be the table", lambda: shown(site) == table(kubeconfig, site), 60)
         eventually("conditions of bound pods to go", lambda: not outdated(site), 20)
 
         site.delete_pods()
