@@ -48,7 +48,7 @@ class Application:
 
     `lock` is the file in this folder that has its dependencies; `sources` are folders of the repository, with
     where they go below the application's folder; `command` is the program's name on PATH, the entry point,
-    and `module` what it runs; `unused` are folders of its dependencies that it never loads.
+    and `module` what it runs.
     """
 
     image: str
@@ -57,7 +57,6 @@ class Application:
     command: str
     module: str
     user: str
-    unused: tuple[str, ...] = ()
 
 
 OPERATOR = Application(
@@ -71,8 +70,6 @@ OPERATOR = Application(
     "sharing-affinity",
     "sharing_affinity",
     "65532:65532",
-    # The official client only finds credentials here; its generated classes, loaded on use, are 73 MiB.
-    tuple(f"kubernetes/{part}/{kind}" for part in ("client", "aio/client") for kind in ("models", "api")),
 )
 DRIVER = Application(
     images.DRIVER,
@@ -114,16 +111,15 @@ def application_archive(application: Application, root: Path = ROOT, image: str 
     folder = paths.cache_dir() / "images"
     name = image or application.image
     lock = (root / IMAGES / application.lock).read_bytes()
-    sources = _source_bytes(application, root)
-    key = _key("application", debian.release(), name, lock, *application.unused, *sources)
+    key = _key("application", debian.release(), name, lock, *_source_bytes(application, root))
     archive = folder / f"{application.command}-{key}.tar"
     with exclusive(paths.cache_dir() / "images.lock", "another process is making images"):
         if not archive.exists():
             base = _cached(f"base-{_key(debian.release())}", _base_layer)
             python = _python_of(base)
             wheels = _cached(
-                f"{application.command}-wheels-{_key(debian.release(), lock, *application.unused)}",
-                lambda: _wheels_layer(root / IMAGES / application.lock, python, application.unused),
+                f"{application.command}-wheels-{_key(debian.release(), lock)}",
+                lambda: _wheels_layer(root / IMAGES / application.lock, python),
             )
             layers = [base.read_bytes(), wheels.read_bytes(), _code_layer(application, root)]
             config = ImageConfig(
@@ -182,7 +178,7 @@ def _place(name: str) -> str | None:
     return None if name.startswith(UNWANTED) else name
 
 
-def _wheels_layer(lock: Path, python: str, unused: Sequence[str]) -> bytes:
+def _wheels_layer(lock: Path, python: str) -> bytes:
     """The locked wheels for the image's Python and C library, which need not be this host's."""
     platforms = [f"manylinux_2_{minor}_{os.uname().machine}" for minor in range(36, 4, -1)]
     platforms += [f"manylinux2014_{os.uname().machine}", "any"]
@@ -201,8 +197,6 @@ def _wheels_layer(lock: Path, python: str, unused: Sequence[str]) -> bytes:
         if run.returncode:
             raise ClusterError(f"pip cannot fetch {lock.name}: {run.stderr.strip()}")
         shutil.rmtree(Path(folder) / "bin", ignore_errors=True)  # scripts with this host's interpreter
-        for name in unused:
-            shutil.rmtree(Path(folder) / name)
         layer = Layer()
         layer.tree(Path(folder), APPLICATION)
         return layer.content()
