@@ -66,21 +66,13 @@ def derive(holds: Iterable[Hold]) -> Occupancy:
     holders = tuple(holds)
     if not holders:
         return NOBODY
-    # One pass, and summed as integers: a full device has many holders, and every decision comes by here.
+    # Summed as integers: a full device has many holders, and this is on the way of every decision.
     sums: dict[str, int] = {}
-    maps: set[KeyMap | None] = set()
-    doubts = []
-    dedicated = shared = False
     for hold in holders:
-        maps.add(hold.keys)
-        if hold.keys is None:
-            doubts.append(hold.doubt or "its keys are not known")
-        if hold.share_id:
-            shared = True
-        else:
-            dedicated = True
         for name, amount in hold.consumed.items():
             sums[name] = sums.get(name, 0) + amount.nano
+    maps = {hold.keys for hold in holders}
+    doubts = [hold.doubt or "its keys are not known" for hold in holders if hold.keys is None]
     keys: KeyMap = ()
     if doubts:
         state, doubt = LockState.UNRECONSTRUCTABLE, min(doubts)
@@ -93,8 +85,8 @@ def derive(holds: Iterable[Hold]) -> Occupancy:
         state=state,
         keys=keys,
         doubt=doubt,
-        dedicated=dedicated,
-        shared=shared,
+        dedicated=any(not hold.share_id for hold in holders),
+        shared=any(hold.share_id for hold in holders),
         consumed={name: Quantity(nano) for name, nano in sums.items()},
     )
 

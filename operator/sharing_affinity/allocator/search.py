@@ -151,15 +151,16 @@ class Search:
         ties."""
         if not self._problem.pack or leaf.spec.admin:
             return leaf.candidates
-        keys: dict[tuple[str, str], KeyMap | None] = {}
+        pool: Pool | None = None
+        wanted: KeyMap | None = None
         packed: list[Candidate] = []
         others: list[Candidate] = []
         for candidate in leaf.candidates:
-            pool = candidate.pool
-            if pool.id not in keys:
+            if candidate.pool is not pool:
+                # Candidates come pool by pool.
+                pool = candidate.pool
                 extraction = self._keys_of(pool, leaf.claim, leaf.name) if pool.affinity else None
-                keys[pool.id] = extraction.keys if isinstance(extraction, Extracted) else None
-            wanted = keys[pool.id]
+                wanted = extraction.keys if isinstance(extraction, Extracted) else None
             is_packed = wanted is not None and self._lock_of(candidate) == wanted
             (packed if is_packed else others).append(candidate)
         return (*packed, *others)

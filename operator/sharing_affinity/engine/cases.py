@@ -14,7 +14,6 @@ from typing import Final
 from sharing_affinity.api import Claim, DeviceClass, Pod, RequestSpec
 from sharing_affinity.api.objects import DeviceConfig
 from sharing_affinity.engine.matching import Matches, NotIndexed, Signature, signature
-from sharing_affinity.engine.openings import SetId
 from sharing_affinity.engine.types import NotServed, PodKey, Reason, Unplaced
 from sharing_affinity.engine.world import World
 from sharing_affinity.extraction import Extraction, Unsatisfied, in_scope_configs
@@ -31,7 +30,8 @@ class Case:
     ours: tuple[Claim, ...] = ()
     others: tuple[Claim, ...] = ()
     allocated: tuple[Claim, ...] = ()
-    keys: dict[tuple[SetId, int, str], Extraction] = field(default_factory=dict)
+    keys: dict[tuple[str, int, int, str], Extraction] = field(default_factory=dict)
+    """By driver, extractors (the object: :mod:`published` has one for equal ones), claim and request."""
 
 
 class Cases:
@@ -212,7 +212,7 @@ class Cases:
 
         The case remembers it: it is the same for every pool of an extractor set.
         """
-        key = ((pool.driver, pool.extractors), index, name)
+        key = (pool.driver, id(pool.extractors), index, name)
         found = case.keys.get(key)
         if found is not None:
             return found

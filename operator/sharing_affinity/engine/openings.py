@@ -124,11 +124,12 @@ def place_of(pool: Pool, matching: Collection[str], ledger: Ledger) -> Place:
     locked: Counter[KeyMap] = Counter()
     devices = 0
     clean = False
+    driver, name, occupancy_of = pool.driver, pool.name, ledger.occupancy
     for device in pool.devices:
-        if device.name not in matching:
+        if device.device.name not in matching:
             continue
         devices += 1
-        occupancy = ledger.occupancy((pool.driver, pool.name, device.name))
+        occupancy = occupancy_of((driver, name, device.device.name))
         if occupancy.state is LockState.CLEAN:
             clean = True
         elif occupancy.state is LockState.LOCKED:

@@ -8,11 +8,11 @@ when each device has been fenced is kept beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sharing_affinity.allocator import NodePool, pools_on_node
-from sharing_affinity.api import MetadataSlice, Node, ResourceSlice, TaintRule
+from sharing_affinity.api import Extractor, MetadataSlice, Node, ResourceSlice, TaintRule
 from sharing_affinity.engine.types import Options, PoolId
 from sharing_affinity.locks import DeviceId
 from sharing_affinity.pools import Pool, validate
@@ -44,6 +44,7 @@ class Published:
         self._options = options
         self._estimate = estimate
         self._estimates: dict[str, int | None] = {}
+        self._sets: dict[tuple[Extractor, ...], tuple[Extractor, ...]] = {}
         self._members: dict[PoolId, tuple[dict[str, ResourceSlice], dict[str, MetadataSlice]]] = {}
         self._node_pools: dict[str, tuple[NodePool, ...]] = {}
         self._pools_by_node: dict[str, dict[PoolId, None]] = {}
@@ -103,7 +104,7 @@ class Published:
             self.pools.pop(pool_id, None)
             return Refreshed(pool_id, before, None, frozenset())
         rules = [r for r in self.rules.values() if r.driver in ("", pool_id[0])]
-        pool = self.pools[pool_id] = validate(
+        pool = validate(
             *pool_id,
             members[0].values(),
             members[1].values(),
@@ -112,6 +113,11 @@ class Published:
             gate=self._options.sharing_affinity,
             estimate=self.estimate,
         )
+        # Pools of one driver have the same extractors; one object for all makes them quick to compare.
+        if len(self._sets) > _ESTIMATES:
+            self._sets.clear()
+        pool = replace(pool, extractors=self._sets.setdefault(pool.extractors, pool.extractors))
+        self.pools[pool_id] = pool
         self._remember_places(pool)
         return Refreshed(pool_id, before, pool, frozenset(members[1]))
 

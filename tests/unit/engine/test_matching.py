@@ -214,3 +214,18 @@ def test_a_pool_that_changes_while_it_is_looked_at_is_judged_by_its_newest_state
     decision = w.decide("pod")
     assert isinstance(decision, Placed)
     assert decision.writes[0].allocation["devices"]["results"][0]["device"] == "eth0"
+
+
+def test_each_node_gets_its_own_devices_of_a_pool_that_spans_nodes() -> None:
+    w = World(o.node("node-a"), o.node("node-b"), o.device_class())
+    w.show(o.metadata_slice(pool="fabric", count=3))
+    for node in ("node-a", "node-b"):
+        devices = [o.device(f"port-{node}")]
+        w.show(o.device_slice(devices, name=f"{node}-dev", pool="fabric", count=2, nodeName=node))
+    for node in ("node-b", "node-a"):
+        pinned = {"kubernetes.io/hostname": node}
+        w.show(o.claim(f"on-{node}", node), o.pod(f"on-{node}", nodeSelector=pinned))
+        decision = w.decide(f"on-{node}")
+        assert isinstance(decision, Placed)
+        assert decision.node == node
+        assert decision.writes[0].allocation["devices"]["results"][0]["device"] == f"port-{node}"
