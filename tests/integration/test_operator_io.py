@@ -508,7 +508,8 @@ async def test_a_list_in_pages_then_changes_as_they_happen(client: Client, claim
     await until("the list", lambda: feed.synced)
 
     assert isinstance(seen[0], ListBegun)
-    assert isinstance(seen[-1], ListEnded)
+    # Claims of namespaces that are still going away may follow.
+    assert any(isinstance(change, ListEnded) for change in seen)
     assert len(names_of(seen, claims.namespace)) == 5
     claims.delete("c0")
     claims.create("c5")
