@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import json
 import os
 import re
@@ -108,6 +109,8 @@ class Operator:
             stdout=self.log,
             stderr=subprocess.STDOUT,
         )
+        # Also when the benchmark is told to end in the middle of a run.
+        atexit.register(self.process.kill)
 
     def said(self, text: str) -> str | None:
         return next((line for line in Path(self.log.name).read_text().splitlines() if text in line), None)
