@@ -20,7 +20,7 @@ TROUBLESHOOTING = ROOT / "docs/troubleshooting.md"
 OPERATOR, DRIVER = "operator/sharing_affinity", "driver/affinity_driver"
 CAMEL = re.compile(r"(?:[A-Z][a-z]+)+")
 #: Calls whose literal CamelCase argument is the reason of an Event or of a report that becomes one.
-REPORTS = {"warn", "_warn", "problem", "_report"}
+REPORTS = {"warn", "_warn", "problem", "_report", "_tell", "claim_problem"}
 #: Raised for the person at the terminal; the text is what they see.
 ERRORS = {"AccessError", "CommandError", "InputError", "UnfitServerError", "OperatorRunsError"}
 
@@ -49,6 +49,9 @@ def event_reasons() -> set[str]:
         if name in REPORTS:
             texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
             found |= {text for text in texts[:1] if CAMEL.fullmatch(text)}
+        elif name == "Refusal":
+            # On the claim that cannot be prepared: the prefix of the kubelet's own call, then what kept it.
+            found |= {f"Prepare{a.value}" for a in call.args if isinstance(a, ast.Constant)}
     return found
 
 
