@@ -44,9 +44,9 @@ class Stage:
 STAGES = (
     Stage("unit", "not (integration or e2e or faults or differential or long)", 8, False),
     Stage("differential", "differential and not long", 8, False),
-    Stage("integration", "integration and not (e2e or faults or differential or long)", 8, True),
-    Stage("e2e", "e2e and not (faults or long)", 12, True),
-    Stage("faults", "faults and not long", 8, True),
+    Stage("integration", "integration and not (e2e or faults or differential or long)", 10, True),
+    Stage("e2e", "e2e and not (faults or long)", 14, True),
+    Stage("faults", "faults and not long", 10, True),
 )
 LONG = Stage("long", "long", 120, True)
 # How much longer than its budget a stage may take before it is stopped; a first build happens elsewhere.
