@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.operator import FINALIZER, MERGE, RECORD, SUBNET, Process, Site, eventually, install, running
-
-from e2e.cluster import Cluster
+from harness.operator import FINALIZER, MERGE, RECORD, SUBNET, Process, Site, eventually, running
 
 pytestmark = pytest.mark.integration
 
@@ -24,21 +22,9 @@ FAST = ("--fence-settle", "0.2", "--grace", "2", "--cool-down", "2", "--exclusio
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(control_plane: Cluster) -> Path:
-    return install(control_plane)
-
-
-@pytest.fixture(scope="module")
 def operator(kubeconfig: Path) -> Iterator[Process]:
     with running(kubeconfig, *FAST) as process:
         yield process
-
-
-@pytest.fixture
-def site(control_plane: Cluster, namespace: str) -> Iterator[Site]:
-    made = Site(control_plane, namespace)
-    yield made
-    made.close()
 
 
 def bound(site: Site, *pods: str, seconds: float = 30) -> None:

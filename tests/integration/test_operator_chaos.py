@@ -14,7 +14,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 from harness.faults import FaultProxy, Rule
 from harness.history import History, subnet_of
-from harness.operator import FINALIZER, MERGE, QUICK_LEASE, RECORD, Process, Site, eventually, install
+from harness.operator import FINALIZER, MERGE, QUICK_LEASE, RECORD, Process, Site, eventually
 
 from e2e.cluster import Cluster
 from sharing_affinity.engine import Applied, Engine, Options, Placed
@@ -69,18 +68,6 @@ WATCH_FAULTS: list[dict[str, Any]] = [
     {"answer": (429, "TooManyRequests")},
 ]
 KINDS = ["/resourceclaims", "/pods", "/resourceslices", "/sharingaffinityslices", "/nodes"]
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(control_plane: Cluster) -> Path:
-    return install(control_plane)
-
-
-@pytest.fixture
-def site(control_plane: Cluster, namespace: str) -> Iterator[Site]:
-    made = Site(control_plane, namespace)
-    yield made
-    made.close()
 
 
 def seeds() -> list[Any]:

@@ -25,7 +25,6 @@ from harness.operator import (
     SYSTEM,
     Site,
     eventually,
-    install,
     running,
 )
 
@@ -47,18 +46,6 @@ FAST = (
     "3",
 )
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/sharing-affinity-operator"
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(control_plane: Cluster) -> Path:
-    return install(control_plane)
-
-
-@pytest.fixture
-def site(control_plane: Cluster, namespace: str) -> Iterator[Site]:
-    made = Site(control_plane, namespace)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.operator import MERGE, Process, Site, eventually, install, running
+from harness.operator import MERGE, Process, Site, eventually, running
 
-from e2e.cluster import Cluster
 from sharing_affinity.api.names import DECISION_ANNOTATION
 from sharing_affinity.api.reasons import Reason
 from sharing_affinity.runtime.conditions import FIELD_MANAGER
@@ -21,21 +20,9 @@ FAST = ("--fence-settle", "0.2", "--cool-down", "2", "--exclusion", "1")
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(control_plane: Cluster) -> Path:
-    return install(control_plane)
-
-
-@pytest.fixture(scope="module")
 def operator(kubeconfig: Path) -> Iterator[Process]:
     with running(kubeconfig, *FAST) as process:
         yield process
-
-
-@pytest.fixture
-def site(control_plane: Cluster, namespace: str) -> Iterator[Site]:
-    made = Site(control_plane, namespace)
-    yield made
-    made.close()
 
 
 def bound(site: Site, *pods: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from affinity_driver.publish.override import same_extractors
-from sharing_affinity.api import AllocationResult, Claim, Extractor, KeyMap, record
+from sharing_affinity.api import AllocationResult, Claim, Extractor, KeyMap
 from sharing_affinity.extraction import Evaluator, Extracted, Unsatisfied, extract, in_scope_configs
 
 
@@ -213,9 +213,7 @@ def _yields(outcome: object) -> tuple[KeyMap | None, str]:
 def _recorded(claim: Claim, result: AllocationResult) -> KeyMap | None:
     """The keys the claim was allocated with, where its record fits its allocation (H2)."""
     allocation = claim.allocation
-    if claim.record is None or allocation is None:
-        return None
-    if not record.matches(claim.record, allocation.timestamp, [r.identity for r in allocation.results]):
+    if claim.record is None or allocation is None or not allocation.fits(claim.record):
         return None
     return next((r.keys for r in claim.record.results if r.identity == result.identity), None)
 

@@ -20,4 +20,9 @@ def render(keys: KeyMap, limit: int = 64) -> str:
 def shorten(value: str, limit: int = 64) -> str:
     """A value of any length or content as one line of at most ``limit`` characters."""
     clean = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in value[: limit + 1])
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+    return cut(clean, limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """A text of at most ``limit`` characters; one that is cut says so by its last."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

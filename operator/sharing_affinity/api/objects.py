@@ -184,6 +184,10 @@ class Allocation:
     timestamp: str
     binding_conditions: bool = False
 
+    def fits(self, written: Record) -> bool:
+        """Whether a claim's record is of this very allocation (H2)."""
+        return record.matches(written, self.timestamp, [result.identity for result in self.results])
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sharing_affinity.api import Allocation, Claim, Pod
-from sharing_affinity.api import record as records
 from sharing_affinity.api.reader import parse_time
 from sharing_affinity.engine.types import Release
 from sharing_affinity.engine.world import World
@@ -19,11 +18,7 @@ from sharing_affinity.engine.world import World
 def is_own(claim: Claim) -> bool:
     """Whether the record says that the stored allocation is ours."""
     allocation = claim.allocation
-    return (
-        allocation is not None
-        and claim.record is not None
-        and records.matches(claim.record, allocation.timestamp, [r.identity for r in allocation.results])
-    )
+    return allocation is not None and claim.record is not None and allocation.fits(claim.record)
 
 
 Completable = Callable[[tuple[str, str], float], bool]

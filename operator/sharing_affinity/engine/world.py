@@ -41,7 +41,6 @@ from sharing_affinity.api import (
     parse_volume,
     parse_volume_claim,
 )
-from sharing_affinity.api import record as records
 from sharing_affinity.api.objects import read_meta
 from sharing_affinity.api.reader import Reader
 from sharing_affinity.api.reasons import NoticeReason
@@ -377,9 +376,7 @@ class World:
         uid = claim.meta.uid
         recorded: dict[tuple[str, ...], KeyMap] = {}
         results = [r for r in allocation.results if not r.admin]
-        if record is not None and records.matches(
-            record, allocation.timestamp, [r.identity for r in allocation.results]
-        ):
+        if record is not None and allocation.fits(record):
             recorded = {r.identity: r.keys for r in record.results}
         self._unextracted.pop(uid, None)
         holds = []
@@ -485,10 +482,7 @@ class World:
 
     def _notice_breach(self, claim: Claim, allocation: Allocation) -> None:
         """A foreign allocation on a fenced device (H4): a holder like any other, and somebody should know."""
-        record = claim.record
-        own = record is not None and records.matches(
-            record, allocation.timestamp, [r.identity for r in allocation.results]
-        )
+        own = claim.record is not None and allocation.fits(claim.record)
         if own or claim.meta.uid in self.assumed:
             return
         for result in allocation.results:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import structlog
 
+from sharing_affinity.api.keys import cut
 from sharing_affinity.api.reasons import CLAIMS_ALLOCATED
 from sharing_affinity.engine import PodKey
 from sharing_affinity.runtime.client import APPLY, ApiError, Client, NoAnswerError
@@ -111,8 +112,7 @@ class PodConditions:
         known = self._pods.get(pod)
         if known is None or known.uid != uid:
             known = self._pods[pod] = _Pod(uid)
-        cut = message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
-        known.wanted = (reason, cut)
+        known.wanted = (reason, cut(message, MESSAGE_LIMIT))
         if known.wanted == known.stored:
             self._open.pop(pod, None)
         elif pod not in self._open:
@@ -127,15 +127,11 @@ class PodConditions:
             return
         known.wanted = None
         if known.stored is None:
-            self._settled(pod, known)
+            self.gone(pod)
         else:
             known.due = min(known.due, self._clock())
             self._open[pod] = None
             self._work.set()
-
-    def _settled(self, pod: PodKey, known: _Pod) -> None:
-        if known.wanted is None:
-            self.gone(pod)
 
     async def run(self) -> None:
         """Write for ever."""
@@ -198,7 +194,8 @@ class PodConditions:
         known.stored, known.since = wanted, since
         if known.wanted == wanted:
             self._open.pop(pod, None)
-            self._settled(pod, known)
+            if wanted is None:
+                self.gone(pod)
 
     def _now(self) -> str:
         return self._wall().astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

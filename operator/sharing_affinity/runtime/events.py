@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from sharing_affinity.api import names
+from sharing_affinity.api.keys import cut
 from sharing_affinity.runtime.client import MERGE_PATCH, ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.kinds import EVENTS, FEEDS
 from sharing_affinity.runtime.lease import micro_time
@@ -81,7 +82,7 @@ class Recorder:
         ``decision`` is the id to find it by in the log. False: nothing new, an Event that was written before
         stands for it, or there is no room.
         """
-        note = note if len(note) <= NOTE_LIMIT else note[: NOTE_LIMIT - 1] + "…"
+        note = cut(note, NOTE_LIMIT)
         key = (about, reason, note)
         series = self._known.get(key)
         now = self._clock()

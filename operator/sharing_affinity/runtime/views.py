@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 
 from sharing_affinity.api import names, quantity, reasons
+from sharing_affinity.api.keys import cut
 from sharing_affinity.engine import DeviceLock, DeviceState, PoolId, PoolLocks, SliceStatus
 from sharing_affinity.runtime.client import APPLY, ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.kinds import METADATA, POOL_VIEWS
@@ -48,7 +49,7 @@ def pool_status(locks: PoolLocks) -> dict[str, Any]:
     status: dict[str, Any] = {
         "generation": locks.generation,
         "keys": [name[:63] for name, _ in locks.extractors][:256],
-        "summary": _cut(", ".join(filter(None, map(_summary, devices))), 1024),
+        "summary": cut(", ".join(filter(None, map(_summary, devices))), 1024),
         "counts": {
             "devices": len(devices),
             "clean": states.count(DeviceState.CLEAN),
@@ -94,7 +95,7 @@ def _condition(kind: str, status: bool, reason: str, message: str) -> dict[str, 
         "type": kind,
         "status": "True" if status else "False",
         "reason": reason or "Unknown",
-        "message": _cut(message, 32768),
+        "message": cut(message, 32768),
     }
 
 
@@ -102,7 +103,7 @@ def _summary(device: DeviceLock) -> str:
     if not device.holders:
         return ""
     if device.state is DeviceState.LOCKED:
-        lock = " ".join(f"{key}={_cut(value, 40)}" for key, value in device.keys)
+        lock = " ".join(f"{key}={cut(value, 40)}" for key, value in device.keys)
         return f"{device.device} {lock} ({len(device.holders)})"
     return f"{device.device} {device.state.value} ({len(device.holders)})"
 
@@ -124,7 +125,7 @@ def _device(device: DeviceLock) -> dict[str, Any]:
         ],
     }
     if device.reason:
-        view["message"] = _cut(device.reason, 1024)
+        view["message"] = cut(device.reason, 1024)
     if device.state is DeviceState.LOCKED:
         view["lock"] = dict(device.keys)
     if device.capacity:
@@ -143,10 +144,6 @@ def _free(consumed: str, total: str) -> str:
 
 def _natural(text: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part]
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class Views:
