@@ -7,13 +7,13 @@ starts the driver on node-a as the manifests would, and at its end nothing may b
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.background import Background
 from harness.nic import DRIVER, allocate, complete, create_claim, nic_claim, nic_config, pool_objects
 
 from e2e import images, revisions
@@ -365,63 +365,26 @@ def test_slices_of_a_stopped_driver_are_wiped_and_metadata_stays_harmless(stage:
     assert complete(stage.cluster, NODE)() is None
 
 
-class Load(threading.Thread):
-    """Pods with a claim each, one after the other; ``done`` counts those that came and went."""
+def load(stage: Stage) -> Background[None]:
+    """Pods with a claim each, one after the other."""
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(name="load", daemon=True)
-        self._stage = stage
-        self._ending = threading.Event()
-        self.done = 0
-        self.problem: BaseException | None = None
+    def one(number: int) -> None:
+        name = f"load-{number}"
+        stage.pod(name, stage.claim("a"))
+        stage.running(name, seconds=30)
+        stage.delete(name)
 
-    def __enter__(self) -> Load:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self.join(120)
-
-    def run(self) -> None:
-        try:
-            while not self._ending.is_set():
-                name = f"load-{self.done}"
-                self._stage.pod(name, self._stage.claim("a"))
-                self._stage.running(name, seconds=30)
-                self._stage.delete(name)
-                self.done += 1
-        except BaseException as error:
-            self.problem = error
-
-    def more(self, count: int) -> None:
-        """Wait until that many more pods have come and gone."""
-        wanted = self.done + count
-        wait_for("pods go on", lambda: self.problem or self.done >= wanted, 120)
-        assert self.problem is None
+    return Background("load", one)
 
 
-class Published(threading.Thread):
-    """Looks at the driver's slices all the time: there must be some, and generations never go back."""
+def published(cluster: Cluster) -> Background[int]:
+    """The generation of the driver's slices, all the time; 0 while there are none."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(name="published", daemon=True)
-        self._cluster = cluster
-        self._ending = threading.Event()
-        self.seen: list[int] = []
+    def look(number: int) -> int:
+        slices, _ = pool_objects(cluster, NODE)
+        return min((item["spec"]["pool"]["generation"] for item in slices), default=0)
 
-    def __enter__(self) -> Published:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self.join(20)
-
-    def run(self) -> None:
-        while not self._ending.wait(0.1):
-            slices, _ = pool_objects(self._cluster, NODE)
-            self.seen.append(min((item["spec"]["pool"]["generation"] for item in slices), default=0))
+    return Background("published", look, pause=0.1, patience=20)
 
 
 def test_driver_is_replaced_by_another_version_and_back_under_load(stage: Stage, tmp_path: Path) -> None:
@@ -431,19 +394,20 @@ def test_driver_is_replaced_by_another_version_and_back_under_load(stage: Stage,
     old = stage.start(env={"POD_UID": "old", "PYTHONPATH": before})
     stage.pod("keep", stage.claim("a"))
     stage.running("keep")
-    with Published(stage.cluster) as published, Load(stage) as load:
-        load.more(1)
+    with published(stage.cluster) as generations, load(stage) as pods:
+        pods.more(1, 120)
         new = stage.start(env={"POD_UID": "new"})
-        load.more(1)
+        pods.more(1, 120)
         old.stop()
-        load.more(2)
+        pods.more(2, 120)
         again = stage.start(env={"POD_UID": "again", "PYTHONPATH": before})
-        load.more(1)
+        pods.more(1, 120)
         new.stop()
-        load.more(2)
-    assert load.problem is None
-    assert min(published.seen) > 0, "the slices were gone for a moment"
-    assert published.seen == sorted(published.seen)
+        pods.more(2, 120)
+    assert pods.problem is None
+    assert generations.problem is None
+    assert min(generations.results) > 0, "the slices were gone for a moment"
+    assert generations.results == sorted(generations.results)
     events = stage.cluster.request("GET", f"/api/v1/namespaces/{stage.namespace}/events")["items"]
     assert not [event["message"] for event in events if event["reason"] == "FailedPrepareDynamicResources"]
     assert stage.phase("keep") == "Running"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.background import Background
 from harness.history import History, subnet_of
 from harness.pods import Pods
 
@@ -28,41 +28,19 @@ FLAGS = ("--lease-duration=15", "--renew-deadline=10", "--retry-period=2", "--fe
 SETTLE = "--fence-settle=1"
 
 
-class Load(threading.Thread):
-    """One pod after the other, each for a moment; ``seconds`` are the times from a pod to its allocation."""
+def load(pods: Pods) -> Background[float]:
+    """One pod after the other, each for a moment; the seconds from a pod to its allocation."""
 
-    def __init__(self, pods: Pods) -> None:
-        super().__init__(name="load", daemon=True)
-        self._pods = pods
-        self._ending = threading.Event()
-        self.seconds: list[float] = []
-        self.problem: BaseException | None = None
+    def one(number: int) -> float:
+        name = f"load-{number}"
+        begun = time.monotonic()
+        pods.start(name, "ab"[number % 2])
+        wait_for(f"{name} is allocated", functools.partial(pods.device, name), 60, 0.1)
+        took = time.monotonic() - begun
+        pods.delete(name)
+        return took
 
-    def __enter__(self) -> Load:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self.join(90)
-
-    def run(self) -> None:
-        try:
-            while not self._ending.is_set():
-                name = f"load-{len(self.seconds)}"
-                begun = time.monotonic()
-                self._pods.start(name, "ab"[len(self.seconds) % 2])
-                wait_for(f"{name} is allocated", functools.partial(self._pods.device, name), 60, 0.1)
-                self.seconds.append(time.monotonic() - begun)
-                self._pods.delete(name)
-        except BaseException as error:
-            self.problem = error
-
-    def more(self, count: int) -> None:
-        """Wait for that many more allocations."""
-        wanted = len(self.seconds) + count
-        wait_for("allocations go on", lambda: self.problem or len(self.seconds) >= wanted, 90)
-        assert self.problem is None
+    return Background("load", one, patience=90)
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +77,18 @@ def test_upgrade_under_load_then_uninstall_in_both_orders(
 
 def upgrade(cluster: Cluster, pods: Pods) -> None:
     """Operators and driver are replaced while pods come and go."""
-    with History(cluster.kubeconfig, pods.namespace) as history, Load(pods) as load:
-        load.more(3)
+    with History(cluster.kubeconfig, pods.namespace) as history, load(pods) as coming:
+        coming.more(3, 90)
         assert running_images(cluster) == {"previous"}
         new = AsPods(cluster, cluster.node("node-a"))
         new.operators(*FLAGS)
         new.driver(SETTLE)
         # A roll-out is through when new pods are ready; old ones are told to go after that.
         wait_for("old pods to go", lambda: "previous" not in running_images(cluster), 60)
-        load.more(3)
-    assert load.problem is None
+        coming.more(3, 90)
+    assert coming.problem is None
     assert history.violations(product.NIC_DRIVER, 16, subnet_of) == []
-    assert max(load.seconds) < LEASE, load.seconds
+    assert max(coming.results) < LEASE, coming.results
     pods.undisturbed("keep-a", "keep-b")
 
 
