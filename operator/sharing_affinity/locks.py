@@ -111,9 +111,12 @@ class Ledger:
 
     def place(self, uid: str, holds: Iterable[tuple[DeviceId, Hold]]) -> frozenset[DeviceId]:
         """The claim holds exactly this from now on. Returns the devices whose holders changed."""
+        entries = tuple(holds)
+        if self._holds(uid, entries):
+            return frozenset()
         changed = set(self.drop(uid))
         devices = []
-        for index, (device, hold) in enumerate(holds):
+        for index, (device, hold) in enumerate(entries):
             self._by_device.setdefault(device, {})[(uid, index)] = hold
             self._cache.pop(device, None)
             devices.append(device)
@@ -122,6 +125,12 @@ class Ledger:
         if devices:
             self._by_claim[uid] = tuple(devices)
         return frozenset(changed.union(devices))
+
+    def _holds(self, uid: str, entries: tuple[tuple[DeviceId, Hold], ...]) -> bool:
+        """Whether a claim holds this already: it was assumed, and is seen now."""
+        return self.devices_of(uid) == tuple(device for device, _ in entries) and all(
+            self._by_device[device][uid, index] == hold for index, (device, hold) in enumerate(entries)
+        )
 
     def drop(self, uid: str) -> frozenset[DeviceId]:
         """The claim holds nothing any more. Returns the devices it held."""

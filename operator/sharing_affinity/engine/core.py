@@ -123,6 +123,9 @@ class Engine:
                 record=write.record,
             )
             self._world.assume(write.uid, assumption)
+        # The next pod of the same kind is likely, and its decision need not wait for this one's bookkeeping.
+        claims = [self._world.claims.get((write.namespace, write.name)) for write in placement.writes]
+        self._world.matches.follow(self._decider.cases.signatures(c for c in claims if c is not None))
         results = [r for write in placement.writes for r in write.record.results]
         return Changes(pools=frozenset((r.driver, r.pool) for r in results))
 

@@ -111,6 +111,11 @@ class MatchIndex:
         if missing:
             raise NotIndexed
 
+    def follow(self, wanted: Iterable[Signature]) -> None:
+        """Bring up to date at once what can be, before the next decision asks for it."""
+        for key in wanted:
+            self._is_current(key)
+
     def matches(self, device_class: DeviceClass, spec: RequestSpec) -> Matches:
         """What is known about a request's signature. Raises :class:`NotIndexed`."""
         key = signature(device_class, spec)

@@ -334,9 +334,12 @@ class World:
         if claim.allocation is not None:
             if before is not None and before.allocation is None:
                 self._notice_breach(claim, claim.allocation)
-            self.assumed.pop(uid, None)
+            ended = self.assumed.pop(uid, None)
             self.setbacks.cleared.pop(uid, None)
             touched = self._hold(claim, claim.allocation, claim.record)
+            if ended is not None:
+                # Who holds what may be as it was, but nothing of it is assumed any more.
+                touched |= frozenset(self.ledger.devices_of(uid))
         else:
             assumption = self.assumed.get(uid)
             if assumption is not None and older(assumption.confirmed_at, claim.meta.resource_version):

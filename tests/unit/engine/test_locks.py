@@ -64,6 +64,17 @@ def test_placing_replaces() -> None:
     assert ledger.occupancy(ETH1) is NOBODY
 
 
+def test_placing_the_same_again_changes_nothing() -> None:
+    ledger = Ledger()
+    ledger.place("1", [(ETH1, hold("1")), (ETH2, hold("1"))])
+    before = ledger.occupancy(ETH1)
+    assert ledger.place("1", [(ETH1, hold("1")), (ETH2, hold("1"))]) == frozenset()
+    assert ledger.occupancy(ETH1) is before
+    for entries in ([(ETH1, hold("1"))], [(ETH2, hold("1")), (ETH1, hold("1"))], [(ETH1, hold("1", B))] * 2):
+        assert ledger.place("1", entries)
+        assert ledger.devices_of("1") == tuple(device for device, _ in entries)
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from("123"),

@@ -13,8 +13,11 @@ from harness.worlds import World
 
 from sharing_affinity.allocator import Selectors
 from sharing_affinity.api import Device
+from sharing_affinity.api import record as records
 from sharing_affinity.engine import Applied, Engine, Options, Placed, Reason, Unplaced, matching
 from sharing_affinity.engine.matching import AT_ONCE
+from sharing_affinity.engine.openings import Place, place_of
+from sharing_affinity.pools import Pool
 
 NODES = 200
 JSON = dict[str, Any]
@@ -117,6 +120,31 @@ def test_a_few_changed_pools_need_no_stage() -> None:
     for name in ("node-003", "node-004"):
         large.see(o.metadata_slice(pool=name, generation=2), large.slice(name, 2))
     assert isinstance(large.decide("first"), Placed)
+
+
+def test_an_allocation_is_booked_where_it_is_made_not_in_the_next_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = Large()
+    large.pod("first")
+    assert large.placed("first")
+    decision = large.decide("first")
+    located: list[Pool] = []
+
+    def counted(pool: Pool, *rest: Any) -> Place:
+        located.append(pool)
+        return place_of(pool, *rest)
+
+    monkeypatch.setattr(matching, "place_of", counted)
+    large.engine.assume(decision)
+    assert [pool.name for pool in located] == [decision.node]
+    write = decision.writes[0]
+    raw = o.claim("first", "A")
+    raw["metadata"]["annotations"] = {"sharingaffinity.dev/allocation": records.encode(write.record)}
+    large.see({**raw, "status": {"allocation": write.allocation}})
+    large.pod("second")
+    assert isinstance(large.decide("second"), Placed)
+    assert len(located) == 1
 
 
 def test_many_touched_pools_are_located_in_steps() -> None:

@@ -8,6 +8,7 @@ import pytest
 from harness import objects as o
 from harness.worlds import World, devices, nics
 
+from sharing_affinity.api import record as records
 from sharing_affinity.engine import Applied, DeviceState, Gone, Placed, Unplaced
 
 JSON = dict[str, Any]
@@ -242,6 +243,24 @@ def test_confirmed_assumption_is_not_forgotten() -> None:
     w.engine.confirm(uid)
     w.engine.forget(uid)
     assert w.locks() == {"eth1": "subnet=A"}
+
+
+def test_a_claim_seen_as_it_was_assumed_is_told_of() -> None:
+    """The holders are the same, but nothing is assumed any more, and people look at that."""
+    w = nics()
+    w.add("c1", "A")
+    decision = w.decide("c1")
+    assert isinstance(decision, Placed)
+    w.engine.assume(decision)
+    assert [h.assumed for h in w.lock("eth1").holders] == [True]
+    raw = w.objects[("ResourceClaim", "default", "c1")]
+    note = {"sharingaffinity.dev/allocation": records.encode(decision.writes[0].record)}
+    raw = {**raw, "metadata": {**raw["metadata"], "annotations": note, "resourceVersion": "60000000"}}
+    changes = w.engine.observe(
+        Applied({**raw, "status": {"allocation": decision.writes[0].allocation}}), w.now
+    )
+    assert changes.pools == {(o.DRIVER, decision.writes[0].record.results[0].pool)}
+    assert [h.assumed for h in w.lock("eth1").holders] == [False]
 
 
 def test_write_that_was_cleared_before_it_was_seen() -> None:
