@@ -136,13 +136,18 @@ def from_milli(value: int, form: Format = DECIMAL_SI) -> Quantity:
 
 def canonical(quantity: Quantity) -> str:
     """The canonical text: no fraction digits, the largest suffix that keeps the value whole."""
-    nano = abs(quantity.nano)
+    return _canonical(quantity.nano, quantity.form)
+
+
+@lru_cache(maxsize=8192)
+def _canonical(nano: int, form: Format) -> str:
     if nano == 0:
         return "0"
-    sign = "-" if quantity.nano < 0 else ""
+    sign = "-" if nano < 0 else ""
+    nano = abs(nano)
     whole, rest = divmod(nano, NANO)
     # Binary suffixes carry no fractions below one; upstream falls back to decimal there as well.
-    if quantity.form == BINARY_SI and not rest and whole >= 1024:
+    if form == BINARY_SI and not rest and whole >= 1024:
         number, suffix = whole, ""
         for unit, factor in _BINARY.items():
             if whole % factor == 0:
@@ -152,7 +157,7 @@ def canonical(quantity: Quantity) -> str:
     while mantissa % 1000 == 0 and power < 18:
         mantissa //= 1000
         power += 3
-    if quantity.form == DECIMAL_EXPONENT:
+    if form == DECIMAL_EXPONENT:
         return f"{sign}{mantissa}" if power == 0 else f"{sign}{mantissa}e{power}"
     suffix = next(unit for unit, exponent in _DECIMAL.items() if exponent == power)
     return f"{sign}{mantissa}{suffix}"

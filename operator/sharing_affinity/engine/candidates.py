@@ -8,22 +8,20 @@ pod itself says about nodes narrows the choice before anything is visited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
-from sharing_affinity.api import Claim, Node, Pod, RequestSpec
-from sharing_affinity.engine.matching import Matches
+from sharing_affinity.allocator import KeysOf
+from sharing_affinity.api import Claim, Node, Pod
+from sharing_affinity.engine.cases import Case, Wish
 from sharing_affinity.engine.openings import SortedNames
 from sharing_affinity.engine.world import World
-from sharing_affinity.extraction import Extracted, Extraction
-from sharing_affinity.pools import Pool
+from sharing_affinity.extraction import Extracted
 
 _BACKOFF_TOPOLOGY: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 Names = SortedNames | Sequence[str]
-KeysOf = Callable[[Pool, int, str], Extraction]
-MatchesOf = Callable[[RequestSpec], tuple[Matches, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,34 +56,26 @@ class Choice:
         return (name for name in names if name in self.only)
 
 
-def choose(
-    world: World,
-    pod: Pod,
-    claims: Sequence[Claim],
-    allocated: Sequence[Claim],
-    matches_of: MatchesOf,
-    keys_of: KeysOf,
-) -> Choice:
+def choose(world: World, case: Case, keys_of: KeysOf) -> Choice:
     """The nodes for a pod's claims, by the indexes."""
-    only, why = _only(world, pod, allocated)
-    anchor = _anchor(claims)
+    only, why = _only(world, case.pod, case.allocated)
+    anchor = _anchor(case)
     if anchor is None:
         # Admin access everywhere: it needs a matching device, in whatever state.
-        names = _all_nodes(world, claims, matches_of)
+        names = _all_nodes(world, case)
         return Choice((), (names,), (names,), only, why)
-    index, alternatives = anchor
     packed: list[Names] = []
     free: list[Names] = []
     matching: list[Names] = []
-    for name, spec in alternatives:
-        for matches in matches_of(spec):
+    for wish in anchor:
+        for matches in wish.matches:
             if matches.elsewhere:
                 names = sorted(world.nodes)
                 return Choice((), (names,), (names,), only, why)
             matching.append(matches.where.nodes)
             for (driver, extractors), openings in matches.where.openings.items():
                 pool = world.pools[next(iter(matches.sets[(driver, extractors)]))]
-                extraction = keys_of(pool, index, name)
+                extraction = keys_of(pool, wish.claim, wish.name)
                 if isinstance(extraction, Extracted):
                     free.append(openings.clean)
                     if extraction.keys in openings.locked:
@@ -93,26 +83,19 @@ def choose(
     return Choice(tuple(packed), tuple(free), tuple(matching), only, why)
 
 
-def _anchor(claims: Sequence[Claim]) -> tuple[int, tuple[tuple[str, RequestSpec], ...]] | None:
-    for index, claim in enumerate(claims):
-        for request in claim.requests:
-            alternatives = request.alternatives()
-            if not any(spec.admin for _, spec in alternatives):
-                return index, alternatives
-    return None
+def _anchor(case: Case) -> tuple[Wish, ...] | None:
+    """The first request that holds devices in every way to serve it."""
+    return next((wishes for wishes in case.wishes if not any(w.spec.admin for w in wishes)), None)
 
 
-def _all_nodes(world: World, claims: Sequence[Claim], matches_of: MatchesOf) -> list[str]:
+def _all_nodes(world: World, case: Case) -> list[str]:
     found: set[str] = set()
-    for claim in claims:
-        for request in claim.requests:
-            for _, spec in request.alternatives():
-                for matches in matches_of(spec):
-                    for pool_id in (*matches.affinity, *matches.stock):
-                        names = {m.node_name for m in world.pools[pool_id].members}
-                        if "" in names:
-                            return sorted(world.nodes)
-                        found |= names
+    for matches in (m for wishes in case.wishes for wish in wishes for m in wish.matches):
+        for pool_id in (*matches.affinity, *matches.stock):
+            names = {m.node_name for m in world.pools[pool_id].members}
+            if "" in names:
+                return sorted(world.nodes)
+            found |= names
     return sorted(found)
 
 

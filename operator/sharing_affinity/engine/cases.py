@@ -22,16 +22,32 @@ from sharing_affinity.pools import Pool
 _ANY: Final = RequestSpec("", (), "ExactCount", 1, False, (), {})
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One way to serve a request of ``Case.ours[claim]``: its result name, and what matches it."""
+
+    claim: int
+    name: str
+    spec: RequestSpec
+    matches: tuple[Matches, ...]
+
+
 @dataclass(slots=True)
 class Case:
-    """A pod with its claims, sorted by what has to happen to them."""
+    """A pod with its claims, sorted by what has to happen to them. ``wishes`` has the alternatives of every
+    request of ``ours``, in order."""
 
     pod: Pod
     ours: tuple[Claim, ...] = ()
     others: tuple[Claim, ...] = ()
     allocated: tuple[Claim, ...] = ()
+    wishes: tuple[tuple[Wish, ...], ...] = ()
     keys: dict[tuple[str, int, int, str], Extraction] = field(default_factory=dict)
     """By driver, extractors (the object: :mod:`published` has one for equal ones), claim and request."""
+
+    def holding(self) -> Iterator[Wish]:
+        """The wishes that lock what they get: all but those for admin access."""
+        return (wish for wishes in self.wishes for wish in wishes if not wish.spec.admin)
 
 
 class Cases:
@@ -161,6 +177,11 @@ class Cases:
                 )
             ours.append(claim)
         case.ours, case.others = tuple(ours), tuple(others)
+        case.wishes = tuple(
+            tuple(Wish(index, name, spec, self.matches(spec)) for name, spec in request.alternatives())
+            for index, claim in enumerate(ours)
+            for request in claim.requests
+        )
         return None
 
     def _reach(self, claim: Claim) -> tuple[list[str], list[str], list[str]]:

@@ -118,21 +118,16 @@ class Decider:
         known."""
         found: list[tuple[Pool, Claim, SliceError | ClaimError]] = []
         pending = False
-        for index, claim in enumerate(case.ours):
-            for request in claim.requests:
-                for name, spec in request.alternatives():
-                    if spec.admin:
-                        continue
-                    for matches in self.cases.matches(spec):
-                        for pools in matches.sets.values():
-                            pool = self._world.pools[next(iter(pools))]
-                            outcome = self.cases.outcome(case, pool, index, name)
-                            if outcome is None:
-                                pending = pending or self._witness(case, pools) is not None
-                            elif isinstance(outcome, SliceError | ClaimError):
-                                witness = self._witness(case, pools)
-                                if witness is not None:
-                                    found.append((witness, claim, outcome))
+        for wish in case.holding():
+            for pools in (pools for matches in wish.matches for pools in matches.sets.values()):
+                pool = self._world.pools[next(iter(pools))]
+                outcome = self.cases.outcome(case, pool, wish.claim, wish.name)
+                if outcome is None:
+                    pending = pending or self._witness(case, pools) is not None
+                elif isinstance(outcome, SliceError | ClaimError):
+                    witness = self._witness(case, pools)
+                    if witness is not None:
+                        found.append((witness, case.ours[wish.claim], outcome))
         if pending:
             raise _Pending
         if not found:
@@ -199,9 +194,7 @@ class Decider:
 
     def _place(self, case: Case, now: float, new_uuid: Callable[[], str], detail: int) -> Decision:
         world = self._world
-        choice = choose(
-            world, case.pod, case.ours, case.allocated, self.cases.matches, partial(self.cases.keys_of, case)
-        )
+        choice = choose(world, case, partial(self.cases.keys_of, case))
         log = _Log()
         try:
             best = self._best(case, choice, now, log)
@@ -223,19 +216,18 @@ class Decider:
 
     def _excluded(self, case: Case) -> Excluded:
         conflicts = no_keys = 0
-        for index, claim in enumerate(case.ours):
-            for request in claim.requests:
-                for name, spec in request.alternatives():
-                    for matches in self.cases.matches(spec) if not spec.admin else ():
-                        for extractors, tally in matches.where.tallies.items():
-                            pools = matches.sets.get(extractors)
-                            if not pools:
-                                continue
-                            keys = self.cases.keys_of(case, self._world.pools[next(iter(pools))], index, name)
-                            if isinstance(keys, Extracted):
-                                conflicts += tally.locked.total() - tally.locked[keys.keys]
-                            elif isinstance(keys, Unsatisfied):
-                                no_keys += tally.devices
+        for wish in case.holding():
+            for matches in wish.matches:
+                for extractors, tally in matches.where.tallies.items():
+                    pools = matches.sets.get(extractors)
+                    if not pools:
+                        continue
+                    pool = self._world.pools[next(iter(pools))]
+                    keys = self.cases.keys_of(case, pool, wish.claim, wish.name)
+                    if isinstance(keys, Extracted):
+                        conflicts += tally.locked.total() - tally.locked[keys.keys]
+                    elif isinstance(keys, Unsatisfied):
+                        no_keys += tally.devices
         return Excluded(conflicts, no_keys)
 
     def _best(self, case: Case, choice: Choice, now: float, log: _Log) -> tuple[Solution, Node] | None:
