@@ -266,7 +266,7 @@ class Cluster:
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, pause: float = 0.05) -> T:
     """Call `probe` until it returns something true; `ClusterError` naming `what` after `seconds`.
 
-    Refused connections and API errors count as "not yet".
+    Refused connections, API errors and parts of an object that are missing count as "not yet".
     """
     deadline = time.monotonic() + seconds
     last: Exception | None = None
@@ -274,8 +274,8 @@ def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, paus
         try:
             if result := probe():
                 return result
-        except (OSError, ApiError) as error:
+        except (OSError, ApiError, LookupError) as error:
             last = error
         if time.monotonic() > deadline:
-            raise ClusterError(f"timed out after {seconds:g} s: {what}" + (f" ({last})" if last else ""))
+            raise ClusterError(f"timed out after {seconds:g} s: {what}" + (f" ({last!r})" if last else ""))
         time.sleep(pause)

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,14 +138,17 @@ def running(kubeconfig: Path, *flags: str, wait: bool = True, **options: Any) ->
 def eventually(
     what: str, probe: Callable[[], Any], seconds: float = 30, process: Process | None = None
 ) -> Any:
-    """What ``probe`` returns once that is true; AssertionError naming ``what`` otherwise."""
+    """What ``probe`` returns once that is true; AssertionError naming ``what`` otherwise.
+
+    Parts of an object that are missing count as "not yet".
+    """
     deadline = time.monotonic() + seconds
     while True:
         if process is not None and process.process.poll() is not None:
             raise AssertionError(f"the operator ended while waiting for {what}:\n{process.log[-5000:]}")
-        found = probe()
-        if found:
-            return found
+        with suppress(LookupError):
+            if found := probe():
+                return found
         assert time.monotonic() < deadline, f"timed out after {seconds} s waiting for {what}"
         time.sleep(0.05)
 

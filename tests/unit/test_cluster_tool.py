@@ -37,6 +37,7 @@ from e2e import (
     processes,
     versions,
 )
+from e2e.cluster import wait_for
 from e2e.controlplane import ControlPlane, Ports
 from e2e.errors import ClusterError
 from e2e.images import archives
@@ -419,3 +420,15 @@ def test_only_open_nodes_of_a_users_cluster_are_used() -> None:
         node("down", "False"),
     ]
     assert current.open_nodes(nodes) == ["a", "b"]
+
+
+def test_waiting_takes_what_is_not_there_yet_for_not_yet() -> None:
+    seen: list[dict[str, str]] = []
+
+    def probe() -> str:
+        seen.append({} if len(seen) < 2 else {"phase": "Running"})
+        return seen[-1]["phase"]
+
+    assert wait_for("the phase", probe, 5, 0) == "Running"
+    with pytest.raises(ClusterError, match=r"timed out after 0 s: a pod \(IndexError"):
+        wait_for("a pod", lambda: seen[99]["name"], 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from sharing_affinity.api import quantity
@@ -193,7 +194,12 @@ def parse_time(text: str) -> float | None:
 
 def format_time(seconds: float) -> str:
     """RFC 3339 in whole seconds, UTC: the only precision the server stores."""
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat().removesuffix("+00:00") + "Z"
+    return _format_seconds(int(seconds))
+
+
+@lru_cache(maxsize=16)
+def _format_seconds(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00") + "Z"
 
 
 def _empty(value: object) -> bool:
