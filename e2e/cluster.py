@@ -263,7 +263,7 @@ class Cluster:
         self.backend.down()
 
 
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 30, pause: float = 0.05) -> T:
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, pause: float = 0.05) -> T:
     """Call `probe` until it returns something true; `ClusterError` naming `what` after `seconds`.
 
     Refused connections, API errors and parts of an object that are missing count as "not yet".

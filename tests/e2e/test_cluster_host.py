@@ -106,7 +106,7 @@ def run_pod(cluster: Cluster, node: str) -> None:
     path = "/api/v1/namespaces/default/pods"
     spec = {"nodeName": node, "containers": [{"name": "main", "image": "localhost/sharing-affinity/test:1"}]}
     cluster.request("POST", path, {"metadata": {"name": "p"}, "spec": spec})
-    wait_for("pod running", lambda: cluster.request("GET", f"{path}/p")["status"]["phase"] == "Running", 30)
+    wait_for("pod running", lambda: cluster.request("GET", f"{path}/p")["status"]["phase"] == "Running")
 
 
 def test_two_clusters_at_once_leave_the_host_as_it_was(host: Host) -> None:

@@ -54,9 +54,9 @@ def test_service_address_reaches_the_api_server_from_pods_and_nodes(
         process = two_nodes.enter([str(program), "dial", API])
         return process.communicate(timeout=20)[0].decode() == f"connected to {API}\n"
 
-    wait_for("the kubernetes Service from the nodes' network", from_node, 20)
+    wait_for("the kubernetes Service from the nodes' network", from_node)
     for node in NODES:
-        wait_for(f"the kubernetes Service from a pod on {node}", functools.partial(from_pod, node), 20)
+        wait_for(f"the kubernetes Service from a pod on {node}", functools.partial(from_pod, node))
 
 
 def test_restarted_kubelet_and_containerd_keep_pods_running(two_nodes: Cluster, namespace: str) -> None:
@@ -69,7 +69,7 @@ def test_restarted_kubelet_and_containerd_keep_pods_running(two_nodes: Cluster, 
             "-n", namespace, "exec", "p", "--", "/test", "env", "GREETING", check=False
         )
 
-    wait_for("exec after the restart", still_there, 30)
+    wait_for("exec after the restart", still_there)
     pod = two_nodes.request("GET", f"/api/v1/namespaces/{namespace}/pods/p")
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
@@ -83,7 +83,7 @@ def test_reboot_changes_the_boot_id_and_restarts_containers(two_nodes: Cluster, 
         after = two_nodes.request("GET", "/api/v1/nodes/node-b")["status"]["nodeInfo"]["bootID"]
         return bool(after != before)
 
-    wait_for("new boot id", rebooted, 30)
+    wait_for("new boot id", rebooted)
 
     def restarted() -> bool:
         status = two_nodes.request("GET", f"/api/v1/namespaces/{namespace}/pods/p")["status"]

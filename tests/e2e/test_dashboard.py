@@ -80,7 +80,7 @@ def configuration(cluster: Cluster) -> dict[str, Any]:
         found = targets(cluster, labels)
         return found if len(found) == PROCESSES else None
 
-    scraped = wait_for(f"{PROCESSES} processes behind the metrics Services", all_there, 30)
+    scraped = wait_for(f"{PROCESSES} processes behind the metrics Services", all_there)
     job = labels[monitor["spec"]["jobLabel"]]
     return {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},

@@ -190,14 +190,14 @@ def test_kubelet_restart_wipes_slices_and_they_come_back(stage: Stage) -> None:
     stage.pod("before", stage.claim("a"))
     stage.running("before")
     probe = complete(stage.cluster, NODE)
-    first = wait_for("complete pool", probe, 20)
+    first = wait_for("complete pool", probe)
     stage.cluster.restart(f"kubelet-{NODE}")
 
     def renewed() -> bool:
         found = probe()
         return found is not None and found > first
 
-    wait_for("a newer complete pool", renewed, 30)
+    wait_for("a newer complete pool", renewed)
     stage.pod("after", stage.claim("a"))
     stage.running("before", "after")
     assert stage.environment("after")["NIC_SUBNET"] == "a"
@@ -296,7 +296,7 @@ def test_health_of_a_device_reaches_its_pods_and_its_slice(stage: Stage) -> None
     fault.write_text("no link")
     try:
         wait_for("unhealthy", lambda: health() == "Unhealthy", 40)
-        wait_for("tainted", tainted, 20)
+        wait_for("tainted", tainted)
     finally:
         fault.unlink()
     wait_for("healthy again", lambda: health() == "Healthy" and not tainted(), 40)
@@ -346,14 +346,14 @@ def test_status_of_a_claim_outlives_the_driver_and_ends_with_its_pod(stage: Stag
 
     stage.pod("one", claim)
     stage.running("one")
-    there = wait_for("status", told, 20)
+    there = wait_for("status", told)
     assert ("AffinityLocked", "True", 'subnet="a"') in there
     process.kill()
     assert told() == there
     stage.start()
     assert told() == there
     stage.delete("one")
-    wait_for("status gone", lambda: not told(), 20)
+    wait_for("status gone", lambda: not told())
 
 
 def test_slices_of_a_stopped_driver_are_wiped_and_metadata_stays_harmless(stage: Stage) -> None:

@@ -168,7 +168,7 @@ def test_the_driver_can_write_its_status_whatever_the_claims_parameters_are(scen
         entries = claim["status"].get("devices") or []
         return [c["message"] for e in entries for c in e["conditions"] if c["type"] == "AffinityLocked"]
 
-    assert wait_for("status.devices", told, 20) == ['subnet="a&b <c>"']
+    assert wait_for("status.devices", told) == ['subnet="a&b <c>"']
 
 
 def test_matching_pods_share_a_device(scene: Scene) -> None:

@@ -77,7 +77,7 @@ def test_pods_share_devices_of_a_driver_that_nobody_changed(site: Site, sidecar:
             assert runs("b-1", "b") != first
             publisher.publish([devices[0], devices[2]], devices[1:2])
             publisher.publish(devices[:1], devices[1:])
-            wait_for("a raised generation", lambda: (joined() or 0) > 1, 30)
+            wait_for("a raised generation", lambda: (joined() or 0) > 1)
             cluster.restart(f"kubelet-{NODE}")
             wait_for("the library's next start", lambda: joined() == 1, 60)
             assert runs("a-2", "a") == first

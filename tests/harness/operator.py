@@ -136,7 +136,7 @@ def running(kubeconfig: Path, *flags: str, wait: bool = True, **options: Any) ->
 
 
 def eventually(
-    what: str, probe: Callable[[], Any], seconds: float = 30, process: Process | None = None
+    what: str, probe: Callable[[], Any], seconds: float = 60, process: Process | None = None
 ) -> Any:
     """What ``probe`` returns once that is true; AssertionError naming ``what`` otherwise.
 

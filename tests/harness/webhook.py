@@ -125,7 +125,7 @@ def serving(cluster: Cluster, kubeconfig: Path, *flags: str) -> Iterator[Webhook
     """A webhook the API server asks; stopped at the end."""
     webhook = Webhook(kubeconfig, *flags)
     try:
-        eventually("the webhook to listen", lambda: webhook.port("admission") or ended(webhook), 30)
+        eventually("the webhook to listen", lambda: webhook.port("admission") or ended(webhook))
         send_to(cluster, webhook.port("admission"))
         yield webhook
     finally:
@@ -142,7 +142,7 @@ def send_to(cluster: Cluster, port: int) -> None:
     """Point the configuration to a port, and wait until the API server has heard of it and of the
     authority."""
     install(cluster, port)
-    eventually("the API server to ask the webhook", lambda: refuses(cluster), 20)
+    eventually("the API server to ask the webhook", lambda: refuses(cluster))
 
 
 def refuses(cluster: Cluster) -> bool:

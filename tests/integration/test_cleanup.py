@@ -99,7 +99,7 @@ def test_what_a_killed_operator_left_is_taken_back(own_control_plane: Cluster) -
     site.delete_pod("used")
     for name in ("used", "unused", "half", "waits"):
         cluster.request("DELETE", f"{path}/{name}")
-    eventually("the claims to be gone", lambda: not cluster.request("GET", path)["items"], 30)
+    eventually("the claims to be gone", lambda: not cluster.request("GET", path)["items"])
 
 
 def told(site: Site) -> list[str]:

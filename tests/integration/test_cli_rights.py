@@ -189,7 +189,7 @@ def test_claims_and_pods_of_one_namespace_only(story: Story) -> None:
         "subjects": [{"kind": "ServiceAccount", "name": "tenant", "namespace": story.namespace}],
     }
     story.create(f"{RBAC}/namespaces/{story.namespace}/rolebindings", own)
-    eventually("view to list claims", lambda: command("locks", tenant)[0] == 0, 30)
+    eventually("view to list claims", lambda: command("locks", tenant)[0] == 0)
 
     content = read("locks", tenant)
     assert devices(story, content) == {"eth1": None, "eth2": None}

@@ -37,7 +37,7 @@ def test_scheduler_binds_to_a_hand_made_node(control_plane: Cluster, namespace: 
         "POST", f"/api/v1/namespaces/{namespace}/pods", _pod("p", {"kubernetes.io/hostname": name})
     )
     path = f"/api/v1/namespaces/{namespace}/pods/p"
-    bound = wait_for("pod bound", lambda: control_plane.request("GET", path)["spec"].get("nodeName"), 20)
+    bound = wait_for("pod bound", lambda: control_plane.request("GET", path)["spec"].get("nodeName"))
     assert bound == name
     control_plane.request("DELETE", path, {"gracePeriodSeconds": 0})
     control_plane.request("DELETE", f"/api/v1/nodes/{name}")
@@ -99,7 +99,7 @@ def test_held_scheduler_binds_nothing_until_started(control_plane: Cluster, name
     time.sleep(1)
     assert "nodeName" not in control_plane.request("GET", path)["spec"]
     control_plane.start("scheduler")
-    wait_for("pod bound", lambda: control_plane.request("GET", path)["spec"].get("nodeName"), 20)
+    wait_for("pod bound", lambda: control_plane.request("GET", path)["spec"].get("nodeName"))
     control_plane.request("DELETE", path, {"gracePeriodSeconds": 0})
     control_plane.request("DELETE", f"/api/v1/nodes/{node}")
 

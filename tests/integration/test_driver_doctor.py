@@ -51,9 +51,9 @@ def nic(control_plane: Cluster) -> Iterator[RunningDriver]:
         tempfile.TemporaryDirectory(prefix="drv-", dir="/tmp") as folder,
         running(driver_options(Path(folder), name), kubeconfig) as made,
     ):
-        wait_for("published", complete(control_plane, name), 30)
+        wait_for("published", complete(control_plane, name))
         made.kubelet.prepare(nic_claim(control_plane, "default", name, "a"))
-        wait_for("no problem told", lambda: not examine(made, "slices"), 20)
+        wait_for("no problem told", lambda: not examine(made, "slices"))
         yield made
     control_plane.request("DELETE", f"/api/v1/nodes/{name}")
 
@@ -121,7 +121,7 @@ def test_a_missing_right(control_plane: Cluster, nic: RunningDriver) -> None:
     rules = [rule for rule in role["rules"] if rule["resources"] != ["resourceclaims/driver"]]
     control_plane.request("PUT", ROLE, {**role, "rules": rules})
     try:
-        (finding,) = wait_for("noticed", lambda: examine(nic, "rights"), 10)
+        (finding,) = wait_for("noticed", lambda: examine(nic, "rights"))
         assert (
             f"missing associated-node:patch resourceclaims/driver.resource.k8s.io {DRIVER}"
             in finding["found"]
@@ -129,7 +129,7 @@ def test_a_missing_right(control_plane: Cluster, nic: RunningDriver) -> None:
         assert "ClusterRole" in finding["remedy"]
     finally:
         control_plane.request("PUT", ROLE, {**role, "metadata": {"name": "affinity-driver-nic"}})
-    wait_for("well again", lambda: not examine(nic, "rights"), 10)
+    wait_for("well again", lambda: not examine(nic, "rights"))
 
 
 def test_a_token_of_no_node(control_plane: Cluster, nic: RunningDriver) -> None:

@@ -46,7 +46,7 @@ def node_event(cluster: Cluster, node: str, reason: str) -> str:
                 return str(event["message"])
         return None
 
-    return wait_for(f"event {reason} on {node}", probe, 20)
+    return wait_for(f"event {reason} on {node}", probe)
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def process(
             argv, env={**os.environ, "NODE_NAME": node, **variables}, stdout=log, stderr=log
         )
     try:
-        wait_for("registration socket", lambda: list((root / "plugins_registry").glob("*.sock")), 30)
+        wait_for("registration socket", lambda: list((root / "plugins_registry").glob("*.sock")))
         yield made
     finally:
         made.kill()
@@ -94,7 +94,7 @@ def test_probes_tell_of_registration_and_of_lost_sockets(
 ) -> None:
     (port,) = local.free_ports(1)
     with process(control_plane, root, node, "nic", "--no-publish", f"--metrics-port={port}"):
-        first = wait_for("its port", lambda: fetch(port, "readyz"), 20)
+        first = wait_for("its port", lambda: fetch(port, "readyz"))
         assert first == (503, "no kubelet has accepted it yet")
         kubelet = KubeletClient(root / "plugins_registry")
         kubelet.register(accept=False)
@@ -137,7 +137,7 @@ def test_killed_process_is_cleaned_up_after_by_the_next(
 ) -> None:
     for _ in range(3):
         with process(control_plane, root, node, "nic", "--no-publish") as made:
-            wait_for("one registration", lambda: len(list((root / "plugins_registry").iterdir())) == 1, 20)
+            wait_for("one registration", lambda: len(list((root / "plugins_registry").iterdir())) == 1)
             made.send_signal(signal.SIGKILL)
             made.wait()
     names = [path.name for path in (root / "plugins" / "nic.sharingaffinity.dev").iterdir()]
@@ -146,7 +146,7 @@ def test_killed_process_is_cleaned_up_after_by_the_next(
 
 def test_two_drivers_live_side_by_side_on_a_node(control_plane: Cluster, root: Path, node: str) -> None:
     with process(control_plane, root, node, "nic"), process(control_plane, root, node, "fpga"):
-        wait_for("two registrations", lambda: len(list((root / "plugins_registry").iterdir())) == 2, 20)
+        wait_for("two registrations", lambda: len(list((root / "plugins_registry").iterdir())) == 2)
         for profile in ("nic", "fpga"):
             assert cli.main(["probe", f"--profile={profile}", f"--kubelet-root-dir={root}"]) == 0
 
@@ -171,18 +171,18 @@ class TestUpgrade:
 
         flags = ("--publish-unregistered", "--fence-settle=0")
         with process(control_plane, root, node, "nic", *flags, POD_UID="old") as old:
-            wait_for("two devices", lambda: published(2), 30)
+            wait_for("two devices", lambda: published(2))
             first = generations[-1]
             with process(control_plane, root, node, "nic", "--devices=3", *flags, POD_UID="new"):
                 log = root / "log"
-                wait_for("it waits", lambda: b"another instance publishes" in log.read_bytes(), 30)
+                wait_for("it waits", lambda: b"another instance publishes" in log.read_bytes())
                 end = time.monotonic() + 2
                 while time.monotonic() < end:
                     assert published(2)
                     time.sleep(0.05)
                 assert set(generations) == {first}
                 old.send_signal(signal.SIGTERM)
-                wait_for("three devices", lambda: published(3), 30)
+                wait_for("three devices", lambda: published(3))
                 assert old.wait(20) == 0
         assert generations == sorted(generations)
         assert generations[-1] == first + 1
@@ -195,20 +195,20 @@ class TestUpgrade:
             kubelet = KubeletClient(registry)
             kubelet.register()
             with process(control_plane, root, node, "nic", "--no-publish", POD_UID="new") as new:
-                wait_for("two registrations", lambda: len(list(registry.iterdir())) == 2, 30)
+                wait_for("two registrations", lambda: len(list(registry.iterdir())) == 2)
                 for uid in ("old", "new"):
                     run = self.probe(root, uid, "--registered")
                     assert run.returncode == (0 if uid == "old" else 1), run.stderr
                     assert self.probe(root, uid).returncode == 0
                 old.send_signal(signal.SIGTERM)
-                wait_for("it has left the registry", lambda: len(list(registry.iterdir())) == 1, 10)
+                wait_for("it has left the registry", lambda: len(list(registry.iterdir())) == 1)
                 late = nic_claim(control_plane, namespace, node, "a")
                 assert kubelet.prepare(late)[late["metadata"]["uid"]].error == ""
                 kubelet.close()
                 assert old.wait(20) == 0
                 again = KubeletClient(registry)
                 again.register()
-                wait_for("noted", lambda: self.probe(root, "new", "--registered").returncode == 0, 10)
+                wait_for("noted", lambda: self.probe(root, "new", "--registered").returncode == 0)
                 assert again.prepare(late)[late["metadata"]["uid"]].error == ""
                 assert again.unprepare(late) == {late["metadata"]["uid"]: ""}
                 again.close()
@@ -241,7 +241,7 @@ class TestNames:
             made = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
         try:
             kubelet = KubeletClient(deep / "plugins_registry")
-            wait_for("its socket", kubelet.sockets, 30)
+            wait_for("its socket", kubelet.sockets)
             info = kubelet.register()
             assert info.name == name
             assert len(info.endpoint.encode()) == 107

@@ -59,7 +59,7 @@ def generation(cluster: Cluster, node: str, above: int = 0) -> int:
         found = probe()
         return found if found is not None and found > above else None
 
-    return wait_for(f"complete pool on {node} above generation {above}", newer, 15)
+    return wait_for(f"complete pool on {node} above generation {above}", newer)
 
 
 def test_pool_is_complete_fenced_and_owned(
@@ -67,7 +67,7 @@ def test_pool_is_complete_fenced_and_owned(
 ) -> None:
     with running(driver_options(root, node), kubeconfig):
         assert generation(installed, node) == 1
-        wait_for("condition", lambda: "status" in pool_objects(installed, node)[1][0], 10)
+        wait_for("condition", lambda: "status" in pool_objects(installed, node)[1][0])
         (devices,), (metadata,) = pool_objects(installed, node)
     assert [device["name"] for device in devices["spec"]["devices"]] == ["eth1", "eth2"]
     for device in devices["spec"]["devices"]:
@@ -181,7 +181,7 @@ def test_from_permissive_to_affinity_and_back(
 ) -> None:
     """H4: open devices are fenced first, extractors come after the settle time. H3: back in one republish."""
     with running(driver_options(root, node, affinity=False), kubeconfig) as made:
-        (devices,) = wait_for("open devices", lambda: pool_objects(installed, node)[0], 10)
+        (devices,) = wait_for("open devices", lambda: pool_objects(installed, node)[0])
         assert "taints" not in devices["spec"]["devices"][0]
         made.restart(affinity=True)
 
@@ -189,11 +189,11 @@ def test_from_permissive_to_affinity_and_back(
             slices, metadata = pool_objects(installed, node)
             return not metadata and "taints" in slices[0]["spec"]["devices"][0]
 
-        wait_for("fence without metadata", fenced_alone, 10)
+        wait_for("fence without metadata", fenced_alone)
         second = generation(installed, node)
         made.restart(affinity=False)
-        wait_for("metadata gone", lambda: not pool_objects(installed, node)[1], 10)
-        (devices,), _ = wait_for("open devices", lambda: pool_objects(installed, node), 10)
+        wait_for("metadata gone", lambda: not pool_objects(installed, node)[1])
+        (devices,), _ = wait_for("open devices", lambda: pool_objects(installed, node))
         assert "taints" not in devices["spec"]["devices"][0]
         assert devices["spec"]["pool"]["generation"] == second + 1
 
@@ -226,7 +226,7 @@ def test_both_kinds_go_with_their_node(installed: Cluster, node: str, kubeconfig
     with running(driver_options(root, node), kubeconfig):
         generation(installed, node)
     installed.request("DELETE", f"/api/v1/nodes/{node}")
-    wait_for("no slices of the node", lambda: pool_objects(installed, node) == ([], []), 30)
+    wait_for("no slices of the node", lambda: pool_objects(installed, node) == ([], []))
 
 
 def test_a_node_registered_anew_owns_the_pool_anew(
@@ -247,7 +247,7 @@ def test_a_node_registered_anew_owns_the_pool_anew(
             owners = {owner["uid"] for item in items for owner in item["metadata"]["ownerReferences"]}
             return len(items) == 2 and owners == {uid}
 
-        wait_for("owned by the new node", owned_anew, 30)
+        wait_for("owned by the new node", owned_anew)
         assert generation(installed, node) >= first
 
 

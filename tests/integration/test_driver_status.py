@@ -88,7 +88,7 @@ def event(cluster: Cluster, claim: dict[str, Any], reason: str) -> str:
                 return str(item["message"])
         return None
 
-    return wait_for(f"event {reason}", probe, 20)
+    return wait_for(f"event {reason}", probe)
 
 
 def apply(cluster: Cluster, claim: dict[str, Any], manager: str, *devices: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ def test_a_prepared_claim_tells_of_its_device_until_it_is_unprepared(
     uid = claim["metadata"]["uid"]
     result = claim["status"]["allocation"]["devices"]["results"][0]
     assert nic.kubelet.prepare(claim)[uid].error == ""
-    entry = wait_for("status", told(control_plane, claim, "True"), 20)
+    entry = wait_for("status", told(control_plane, claim, "True"))
     assert (entry["pool"], entry["device"], entry["shareID"]) == (node, "eth1", result["shareID"])
     assert conditions(entry)["Ready"]["reason"] == "Prepared"
     locked = conditions(entry)["AffinityLocked"]
@@ -117,7 +117,7 @@ def test_a_prepared_claim_tells_of_its_device_until_it_is_unprepared(
     assert entry["networkData"]["interfaceName"] == "eth1"
     assert entry["networkData"]["hardwareAddress"].startswith("02:")
     nic.kubelet.unprepare(claim)
-    wait_for("status gone", lambda: entries(control_plane, claim) == [], 20)
+    wait_for("status gone", lambda: entries(control_plane, claim) == [])
 
 
 def test_a_restart_writes_what_is_missing_and_nothing_else(
@@ -126,14 +126,14 @@ def test_a_restart_writes_what_is_missing_and_nothing_else(
     kept, missed = (nic_claim(control_plane, namespace, node, "a") for _ in range(2))
     nic.kubelet.prepare(kept, missed)
     for claim in (kept, missed):
-        wait_for("status", told(control_plane, claim, "True"), 20)
+        wait_for("status", told(control_plane, claim, "True"))
     nic.stop()
     apply(control_plane, missed, DRIVER)  # as if the driver had died before it wrote
     assert entries(control_plane, missed) == []
     version = control_plane.request("GET", path_of(kept))["metadata"]["resourceVersion"]
     nic.start_again()
-    wait_for("status again", told(control_plane, missed, "True"), 20)
-    wait_for("both looked at", lambda: outcome(nic, "written") + outcome(nic, "unchanged") >= 2, 20)
+    wait_for("status again", told(control_plane, missed, "True"))
+    wait_for("both looked at", lambda: outcome(nic, "written") + outcome(nic, "unchanged") >= 2)
     assert control_plane.request("GET", path_of(kept))["metadata"]["resourceVersion"] == version
 
 
@@ -146,10 +146,10 @@ def test_entries_of_other_drivers_stay(
     theirs = {"driver": "gpu.example.com", "pool": node, "device": "gpu-0", "data": {"temperature": 40}}
     apply(control_plane, claim, "gpu.example.com", theirs)
     nic.kubelet.prepare(claim)
-    wait_for("status", told(control_plane, claim, "True"), 20)
+    wait_for("status", told(control_plane, claim, "True"))
     assert len(entries(control_plane, claim)) == 2
     nic.kubelet.unprepare(claim)
-    wait_for("only theirs", lambda: len(entries(control_plane, claim)) == 1, 20)
+    wait_for("only theirs", lambda: len(entries(control_plane, claim)) == 1)
     (left,) = entries(control_plane, claim)
     assert (left["driver"], left["data"]) == ("gpu.example.com", theirs["data"])
 
@@ -160,7 +160,7 @@ def test_a_refused_claim_says_why_and_recovers(
     first, second = (nic_claim(control_plane, namespace, node, subnet) for subnet in "ab")
     nic.kubelet.prepare(first)
     assert nic.kubelet.prepare(second)[second["metadata"]["uid"]].error
-    entry = wait_for("refusal", told(control_plane, second, "False"), 20)
+    entry = wait_for("refusal", told(control_plane, second, "False"))
     ready = conditions(entry)["Ready"]
     assert (ready["reason"], conditions(entry)["AffinityLocked"]["status"]) == ("Incompatible", "False")
     assert 'this claim needs subnet="b"' in ready["message"]
@@ -168,7 +168,7 @@ def test_a_refused_claim_says_why_and_recovers(
     assert event(control_plane, second, "PrepareIncompatible") == ready["message"]
     nic.kubelet.unprepare(first)
     nic.kubelet.prepare(second)
-    entry = wait_for("prepared", told(control_plane, second, "True"), 20)
+    entry = wait_for("prepared", told(control_plane, second, "True"))
     assert conditions(entry)["AffinityLocked"]["message"] == 'subnet="b"'
 
 
@@ -186,7 +186,7 @@ def test_fields_that_others_set_are_left_to_them_and_named(
     assert ".data" in text
     (entry,) = entries(control_plane, claim)
     assert entry["data"] == {"owner": "somebody"}
-    wait_for("counted", lambda: outcome(nic, "conflict") == 1, 10)
+    wait_for("counted", lambda: outcome(nic, "conflict") == 1)
     assert nic.kubelet.unprepare(claim) == {uid: ""}
 
 
@@ -197,7 +197,7 @@ def test_claims_that_the_server_cannot_patch_are_told(
     claim = nic_claim(control_plane, namespace, node, "a&b")
     assert nic.kubelet.prepare(claim)[claim["metadata"]["uid"]].error == ""
     assert "as Go writes JSON" in event(control_plane, claim, "StatusUnpatchable")
-    wait_for("counted", lambda: outcome(nic, "unpatchable") == 1, 10)
+    wait_for("counted", lambda: outcome(nic, "unpatchable") == 1)
 
 
 def test_a_missing_right_fails_no_prepare_and_is_made_good_later(
@@ -232,11 +232,11 @@ def test_an_absent_api_server_delays_status_and_nothing_else(
     claim = nic_claim(control_plane, namespace, node, "a")
     uid = claim["metadata"]["uid"]
     nic.kubelet.prepare(claim)
-    wait_for("status", told(control_plane, claim, "True"), 20)
+    wait_for("status", told(control_plane, claim, "True"))
     control_plane.kill("apiserver")
     try:
         assert nic.kubelet.unprepare(claim) == {uid: ""}
-        wait_for("tried", lambda: outcome(nic, "retried") > 0, 20)
+        wait_for("tried", lambda: outcome(nic, "retried") > 0)
     finally:
         control_plane.start("apiserver")
     wait_for("status gone", lambda: entries(control_plane, claim) == [], 60)

@@ -580,7 +580,7 @@ def test_an_allocation_on_a_node_that_is_gone_is_freed(operator: Process, site: 
     never_bound(site, "a", "a")
     eventually("the allocation", lambda: site.allocation("a"))
     site.cluster.request("DELETE", f"/api/v1/nodes/{node}")
-    eventually("the release", lambda: site.allocation("a") is None, 20)
+    eventually("the release", lambda: site.allocation("a") is None)
 
 
 def test_a_pod_that_is_never_bound_makes_room_for_another_after_the_grace_time(

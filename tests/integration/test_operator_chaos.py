@@ -215,7 +215,7 @@ def test_nothing_goes_wrong(
         assert leader.metric("audit_differences_total") == 0
         assert leader.metric("late_wakeups_total") == 0
         eventually("the view to be the table", lambda: shown(site) == table(kubeconfig, site), 60)
-        eventually("conditions of bound pods to go", lambda: not outdated(site), 20)
+        eventually("conditions of bound pods to go", lambda: not outdated(site))
 
         site.delete_pods()
         with contextlib.suppress(AssertionError):

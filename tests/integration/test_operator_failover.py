@@ -199,7 +199,7 @@ def test_a_leader_that_is_cut_off_stops_and_another_goes_on(
     with running(through, *FAST) as first, running(kubeconfig, *FAST, wait=False) as second:
         site.run("a", "a")
         bound(site, "a")
-        eventually("the standby to be ready", lambda: second.get("/readyz")[0] == 200, 30)
+        eventually("the standby to be ready", lambda: second.get("/readyz")[0] == 200)
         proxy.add(Rule(hang=60))
         proxy.drop_all()
         eventually("the first to stop leading", lambda: first.metric("leader") == 0)
@@ -208,7 +208,7 @@ def test_a_leader_that_is_cut_off_stops_and_another_goes_on(
         assert second.metric("leader") == 1
         proxy.clear()
         proxy.drop_all()
-        eventually("the first to follow", lambda: first.get("/readyz")[0] == 200, 30)
+        eventually("the first to follow", lambda: first.get("/readyz")[0] == 200)
         assert first.metric("leader") == 0
         assert first.process.poll() is None
 

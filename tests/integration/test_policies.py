@@ -60,7 +60,7 @@ def policies(control_plane: Cluster) -> Cluster:
             return error.status == 403
         return False
 
-    wait_for("policies in force", enforced, 20)
+    wait_for("policies in force", enforced)
     return control_plane
 
 
@@ -204,7 +204,7 @@ def test_an_exempt_namespace(policies: Cluster, user: User) -> None:
                 return False
             return True
 
-        wait_for("the exemption to be seen", accepted, 20)
+        wait_for("the exemption to be seen", accepted)
     finally:
         policies.request("PATCH", path, {"spec": {"variables": stored}}, content_type=MERGE)
 
@@ -234,7 +234,7 @@ def test_an_older_object_that_tolerates_can_still_be_changed_otherwise(policies:
                 return False
             return True
 
-        wait_for("the policy to be off", created, 20)
+        wait_for("the policy to be off", created)
     finally:
         for field in ("resourceVersion", "uid", "managedFields", "creationTimestamp", "generation"):
             binding["metadata"].pop(field, None)
@@ -248,7 +248,7 @@ def test_an_older_object_that_tolerates_can_still_be_changed_otherwise(policies:
             return True
         return False
 
-    wait_for("the policy to be on again", enforced, 20)
+    wait_for("the policy to be on again", enforced)
 
     target = user.path("resourceclaims", "old")
     user.api.request("PATCH", target, {"metadata": {"finalizers": ["example.com/a"]}}, content_type=MERGE)

@@ -134,7 +134,7 @@ def drivers(site: Site, nodes: tuple[str, str]) -> Iterator[tuple[RunningDriver,
         kubeconfig = site.cluster.kubeconfig
         with running(options[0], kubeconfig) as one, running(options[1], kubeconfig) as two:
             for node in nodes:
-                wait_for(f"pool {node}", complete(site.cluster, node, site.driver), 20)
+                wait_for(f"pool {node}", complete(site.cluster, node, site.driver))
             yield one, two
         for node in nodes:
             for item in pool_objects(site.cluster, node, site.driver)[1]:
@@ -166,7 +166,7 @@ def test_adding_changing_and_retiring_keys_under_running_pods(
     assert f"pool {one}: held back: adds pkey" in told
     assert "old-1" in told
     assert "new-1" in told
-    wait_for("the idle pool carries it", lambda: rollout.published(two).keys() == {"subnet", "pkey"}, 20)
+    wait_for("the idle pool carries it", lambda: rollout.published(two).keys() == {"subnet", "pkey"})
     assert rollout.published(one).keys() == {"subnet"}
     assert rollout.place("keyed", subnet="b", pkey="p")[0] == two
     assert rollout.place("new-2", subnet="a")[0] == one
@@ -207,7 +207,7 @@ def test_a_new_driver_version_ends_a_roll_out_and_a_hold_outlives_it(
     for driver in drivers:
         driver.restart(profile_options=ProfileOptions(devices=1, pkey=True))
     # The new version has a second key. Where it is held the pool stays as it was, and prepares too.
-    wait_for("the new version's keys", lambda: rollout.published(other).keys() == {"subnet", "pkey"}, 20)
+    wait_for("the new version's keys", lambda: rollout.published(other).keys() == {"subnet", "pkey"})
     assert rollout.published(node) == before
     claim = rollout.site.get_claim("held")
     assert drivers[0].kubelet.prepare(claim)[claim["metadata"]["uid"]].error == ""
@@ -222,7 +222,7 @@ def test_a_new_driver_version_ends_a_roll_out_and_a_hold_outlives_it(
     rollout.drain("held")
     rollout.run("apply", "-f", rollout.file(**rollout.published(other)), "--wait=20")
     assert rollout.published(node) == rollout.published(other)
-    wait_for("no roll-out is left", lambda: not _annotated(rollout.site, node), 20)
+    wait_for("no roll-out is left", lambda: not _annotated(rollout.site, node))
 
 
 def test_devices_of_before_become_managed_while_claims_hold_them(
@@ -238,7 +238,7 @@ def test_devices_of_before_become_managed_while_claims_hold_them(
         )
         with running(options, site.cluster.kubeconfig) as driver:
             driver.restart(affinity=False)
-            wait_for("an open pool", lambda: not rollout.published(node), 20)
+            wait_for("an open pool", lambda: not rollout.published(node))
             # kube-scheduler fills eth1 with whoever comes.
             for name, config in (("a-1", {"subnet": "a"}), ("a-2", {"subnet": "a"}), ("odd", {"mtu": 1500})):
                 assert rollout.place(name, **config) == (node, "eth1")
@@ -252,13 +252,13 @@ def test_devices_of_before_become_managed_while_claims_hold_them(
             rollout.run("plan", "--retire=subnet", "--pool=nowhere", code=2)
             assert "Locked subnet=a" in rollout.run("plan", "-f", rollout.file(subnet=SUBNET))
             driver.restart(affinity=True)
-            wait_for("a managed pool", complete(site.cluster, node, site.driver), 20)
+            wait_for("a managed pool", complete(site.cluster, node, site.driver))
             # Nobody was evicted; the same subnet joins, another one goes elsewhere.
             assert rollout.place("a-3", subnet="a") == (node, "eth1")
             assert rollout.place("b-1", subnet="b") == (node, "eth2")
             # Downgrade: fence and metadata go together, and kube-scheduler shares freely again.
             driver.restart(affinity=False)
-            wait_for("an open pool again", lambda: not rollout.published(node), 20)
+            wait_for("an open pool again", lambda: not rollout.published(node))
             assert rollout.place("c-1", subnet="c") == (node, "eth1")
             # Managed again: eth1 has holders of two subnets and is closed until one kind is gone.
             driver.restart(affinity=True)

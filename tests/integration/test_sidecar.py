@@ -87,7 +87,7 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
     publisher.publish(devices(site, "eth1"), devices(site, "eth2"))
     joined = complete(cluster, node, driver)
     with sidecar(cluster, driver, extractors(tmp_path, SUBNET), node):
-        wait_for("a complete pool", joined, 20)
+        wait_for("a complete pool", joined)
         slices, (metadata,) = pool_objects(cluster, node, driver)
         rule = cluster.request("GET", f"{RULES}/sharing-affinity-{driver}")
         fenced = datetime.fromisoformat(rule["spec"]["taint"]["timeAdded"])
@@ -109,7 +109,7 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
 
         # The library raises the generation by itself: two slices change at once.
         publisher.publish(devices(site, "eth1", speed={"int": 10}), devices(site, "eth2", speed={"int": 10}))
-        wait_for("the next generation", lambda: (joined() or 0) > 1, 20)
+        wait_for("the next generation", lambda: (joined() or 0) > 1)
 
         # A wipe: the library begins anew, in most cases with generation 1.
         wiped = pool_objects(cluster, node, driver)[0]
@@ -151,9 +151,9 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
 
         # Somebody deletes the fence: it is back at once, metadata only when it has settled.
         cluster.request("DELETE", f"{RULES}/sharing-affinity-{driver}")
-        wait_for("the fence again", lambda: cluster.request("GET", f"{RULES}/sharing-affinity-{driver}"), 20)
-        wait_for("metadata withdrawn", lambda: not pool_objects(cluster, node, driver)[1], 20)
-        wait_for("a complete pool", joined, 20)
+        wait_for("the fence again", lambda: cluster.request("GET", f"{RULES}/sharing-affinity-{driver}"))
+        wait_for("metadata withdrawn", lambda: not pool_objects(cluster, node, driver)[1])
+        wait_for("a complete pool", joined)
 
     subprocess.run([*COMMAND, "metadata-sidecar", "--withdraw", *admin], check=True, timeout=60)
     assert pool_objects(cluster, node, driver)[1] == []
@@ -182,17 +182,17 @@ def test_a_placeholder_driver_migrates_while_its_claims_run(
     publisher.publish([placeholder("eth1"), placeholder("eth2")])
     assert placed("a-1", "a") == "eth1"
     publisher.publish([*devices(site, "eth1", subnet={"string": "a"}), placeholder("eth2")])
-    wait_for("eth1 grown", lambda: "subnet" in _first(cluster, node, site.driver).get("attributes", {}), 20)
+    wait_for("eth1 grown", lambda: "subnet" in _first(cluster, node, site.driver).get("attributes", {}))
     assert placed("a-2", "a") == "eth1"
     with sidecar(cluster, site.driver, extractors(tmp_path, SUBNET), node):
-        wait_for("a complete pool", complete(cluster, node, site.driver), 20)
+        wait_for("a complete pool", complete(cluster, node, site.driver))
         # The driver stops playing: all slots from the start, no value in attributes.
         publisher.publish(devices(site, "eth1", "eth2"))
-        wait_for("eth1 plain", lambda: not _first(cluster, node, site.driver).get("attributes"), 20)
+        wait_for("eth1 plain", lambda: not _first(cluster, node, site.driver).get("attributes"))
         assert placed("a-3", "a") == "eth1"
         assert placed("b-1", "b") == "eth2"
         row = f"{node}/eth1"
-        eventually("three holders", lambda: site.table().get(row, {}).get("holderCount") == 3, 20)
+        eventually("three holders", lambda: site.table().get(row, {}).get("holderCount") == 3)
 
 
 def test_what_a_sidecar_leaves_alone_and_what_it_forgets(site: Site, node: str) -> None:
@@ -273,7 +273,7 @@ def test_a_sidecar_reaches_its_own_driver_and_node_only(site: Site, node: str) -
 
     own = f"sharing-affinity-{site.driver}"
     dry = "?dryRun=All"
-    wait_for("its own", lambda: client.request("POST", METADATA + dry, metadata(site.driver, node)), 20)
+    wait_for("its own", lambda: client.request("POST", METADATA + dry, metadata(site.driver, node)))
     client.request("POST", RULES + dry, rule(own))
     for path, body, why in [
         (METADATA, metadata(site.driver, "other"), "of that node only"),

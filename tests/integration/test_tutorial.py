@@ -63,7 +63,7 @@ def driver(control_plane: Cluster, node: str) -> Iterator[tuple[KubeletClient, P
         process = subprocess.Popen(argv, cwd=root, env=environment)
         try:
             registry = root / "plugins_registry"
-            wait_for("the driver listens", lambda: list(registry.glob("*.sock")), 30)
+            wait_for("the driver listens", lambda: list(registry.glob("*.sock")))
             client = KubeletClient(registry)
             client.register()
             yield client, root / "cdi"
@@ -96,12 +96,12 @@ def test_the_tutorial_does_what_it_says(
         return bool(cluster.request("GET", path)["spec"].get("nodeName") == node)
 
     with operator.running(operator.install(cluster), "--fence-settle", "1"):
-        wait_for("a complete pool", complete(cluster, node, DRIVER), 20)
+        wait_for("a complete pool", complete(cluster, node, DRIVER))
         cluster.kubectl("-n", namespace, "apply", "-f", "-", stdin=FILES["try.yaml"])
         claims = {}
         for pod in ("red-1", "red-2", "blue-1"):
-            claims[pod] = wait_for(f"{pod} allocated", partial(claim_of, pod), 30)
-            wait_for(f"{pod} bound", partial(bound, pod), 30)
+            claims[pod] = wait_for(f"{pod} allocated", partial(claim_of, pod))
+            wait_for(f"{pod} bound", partial(bound, pod))
     assert device(claims["red-1"]) == device(claims["red-2"]) != device(claims["blue-1"])
 
     # The kubelet prepares them, and containers learn what they got.

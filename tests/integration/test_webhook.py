@@ -145,7 +145,7 @@ def test_an_expired_certificate_lets_slices_through_until_it_is_renewed(
         time.sleep(max(0.0, ends - time.time()) + 5.5)
         create(control_plane, slice_of("expired", {"k": "nonsense("}))
         assert process.get("/readyz") == (503, "the certificate has expired\n")
-        eventually("the certificate to be renewed", lambda: process.said('"event": "serving"') == 2, 30)
+        eventually("the certificate to be renewed", lambda: process.said('"event": "serving"') == 2)
         assert refuses(control_plane)
 
 
@@ -171,7 +171,7 @@ def test_two_replicas_show_one_certificate(control_plane: Cluster, account: Path
         for one in both:
             stack.callback(one.stop)
         for one in both:
-            eventually("both to listen", lambda one=one: one.port("admission"), 30)  # type: ignore[misc]
+            eventually("both to listen", lambda one=one: one.port("admission"))  # type: ignore[misc]
         for one in both:
             webhook.send_to(control_plane, one.port("admission"))
         serial = served(control_plane).serial_number
