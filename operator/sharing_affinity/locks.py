@@ -152,6 +152,14 @@ class Ledger:
     def devices_of(self, uid: str) -> tuple[DeviceId, ...]:
         return self._by_claim.get(uid, ())
 
+    def claim_of(self, uid: str) -> tuple[str, str] | None:
+        """Namespace and name of a claim that holds anything."""
+        devices = self._by_claim.get(uid)
+        if devices is None:
+            return None
+        hold = self._by_device[devices[0]][(uid, 0)]
+        return (hold.namespace, hold.claim)
+
     def claims_in(self, pool: tuple[str, str]) -> tuple[str, ...]:
         """UIDs of the claims that hold anything in a pool."""
         return tuple(self._by_pool.get(pool, ()))

@@ -94,6 +94,8 @@ def test_a_restart_has_the_same_locks_before_its_first_decision(kubeconfig: Path
         before = eventually(
             "the view", lambda: (s := shown(site)) and sum(len(x[2]) for x in s.values()) == 3 and s
         )
+        # The lease was free, so the list of the start is a leader's, and there is no second one.
+        assert first.metric("feed_lists", 'kind="ResourceClaim"') == 1
         first.kill()
     site.run("late", "b")
     with running(kubeconfig, *FAST) as second:

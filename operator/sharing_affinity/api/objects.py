@@ -10,11 +10,12 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from sharing_affinity.api import names, record
 from sharing_affinity.api.quantity import Quantity
-from sharing_affinity.api.reader import Reader
+from sharing_affinity.api.reader import REMEMBERED, Reader, once, unpacked
 from sharing_affinity.api.record import Record
 from sharing_affinity.api.selectors import NodeSelector, read_node_selector
 
@@ -335,29 +336,48 @@ class TaintRule:
 def parse_claim(raw: object) -> Claim:
     """A ResourceClaim v1. Raises :class:`BadObject`."""
     root = Reader.document_of(raw, "ResourceClaim")
-    metadata, spec, status = root.obj("metadata"), root.obj("spec"), root.obj("status")
-    devices = spec.obj("devices")
-    unsupported: list[str] = [*spec.unknown("devices"), *devices.unknown("requests", "constraints", "config")]
+    metadata, status = root.obj("metadata"), root.obj("status")
+    spec = once(_spec_of, root.obj("spec"), _claim_spec)
     annotations = metadata.text_map("annotations")
     text = annotations.get(names.RECORD_ANNOTATION)
+    return Claim(
+        meta=read_meta(root),
+        owner_pod=_owner_pod(metadata),
+        requests=spec.requests,
+        constraints=spec.constraints,
+        configs=spec.configs,
+        allocation=_allocation(status.obj("allocation")) if status.has("allocation") else None,
+        reserved_for=tuple(r.text("uid") for r in status.each("reservedFor")),
+        record=record.decode(text) if text is not None else None,
+        pod_claim_name=annotations.get(names.POD_CLAIM_ANNOTATION, ""),
+        unsupported=spec.unsupported,
+    )
+
+
+class _ClaimSpec(NamedTuple):
+    requests: tuple[DeviceRequest, ...]
+    constraints: tuple[Constraint, ...]
+    configs: tuple[DeviceConfig, ...]
+    unsupported: tuple[str, ...]
+
+
+def _claim_spec(spec: Reader) -> _ClaimSpec:
+    devices = spec.obj("devices")
+    unsupported: list[str] = [*spec.unknown("devices"), *devices.unknown("requests", "constraints", "config")]
     requests = devices.many("requests", lambda r: _request(r, unsupported))
     seen: set[str] = set()
     for request in requests:
         if request.name in seen:
             raise devices.fail("requests", f"name {request.name!r} is used twice")
         seen.add(request.name)
-    return Claim(
-        meta=read_meta(root),
-        owner_pod=_owner_pod(metadata),
-        requests=requests,
-        constraints=devices.many("constraints", lambda r: _constraint(r, unsupported)),
-        configs=_configs(devices, FROM_CLAIM, unsupported),
-        allocation=_allocation(status.obj("allocation")) if status.has("allocation") else None,
-        reserved_for=tuple(r.text("uid") for r in status.each("reservedFor")),
-        record=record.decode(text) if text is not None else None,
-        pod_claim_name=annotations.get(names.POD_CLAIM_ANNOTATION, ""),
-        unsupported=tuple(unsupported),
-    )
+    constraints = devices.many("constraints", lambda r: _constraint(r, unsupported))
+    configs = _configs(devices, FROM_CLAIM, unsupported)
+    return _ClaimSpec(requests, constraints, configs, tuple(unsupported))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _spec_of(packed: bytes) -> _ClaimSpec:
+    return _claim_spec(unpacked(packed, "spec"))
 
 
 def parse_allocation(raw: object, claim_name: str = "") -> Allocation:
@@ -474,19 +494,31 @@ def _config(reader: Reader, source: str, unsupported: list[str]) -> DeviceConfig
 def _allocation(reader: Reader) -> Allocation:
     devices = reader.obj("devices")
     results = devices.many("results", _result)
-    ignored: list[str] = []
-    configs = []
-    for entry in devices.each("config"):
-        source = entry.text("source")
-        configs.append(_config(entry, FROM_CLASS if source == FROM_CLASS else FROM_CLAIM, ignored))
     selector = reader.maybe("nodeSelector")
     return Allocation(
         results=results,
-        configs=tuple(configs),
-        node_selector=read_node_selector(selector) if selector is not None else None,
+        configs=tuple(
+            once(_allocated_config_of, config, _allocated_config) for config in devices.each("config")
+        ),
+        node_selector=once(_selector_of, selector, read_node_selector) if selector is not None else None,
         timestamp=reader.text("allocationTimestamp"),
         binding_conditions=any(r.items("bindingConditions") for r in devices.each("results")),
     )
+
+
+def _allocated_config(reader: Reader) -> DeviceConfig:
+    source = reader.text("source")
+    return _config(reader, FROM_CLASS if source == FROM_CLASS else FROM_CLAIM, [])
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _allocated_config_of(packed: bytes) -> DeviceConfig:
+    return _allocated_config(unpacked(packed))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _selector_of(packed: bytes) -> NodeSelector:
+    return read_node_selector(unpacked(packed))
 
 
 def _result(reader: Reader) -> AllocationResult:

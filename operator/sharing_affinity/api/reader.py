@@ -1,20 +1,26 @@
 """Reading untrusted JSON with a finger on the line: every access knows its path, every refusal names it.
 
-Tens of thousands of objects are read at every start, so a path is put together only when somebody asks.
+Tens of thousands of objects are read at every start, so a path is put together only when somebody asks, and
+parts that many objects have alike (claims of one template, nodes of allocations) are read `once`.
 """
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sharing_affinity.api import quantity
 from sharing_affinity.api.errors import BadObject
 from sharing_affinity.api.quantity import Quantity
 
 T = TypeVar("T")
+REMEMBERED: Final = 1024
+"""Parts of one sort that are remembered."""
+_WORTH_IT: Final = 2048
+"""Bytes of a part that is remembered at most: large ones differ anyway, and would fill the memory."""
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -182,6 +188,26 @@ class Reader:
         return tuple(
             [self.at(str(key)) for key, value in self.data.items() if key not in known and not _empty(value)]
         )
+
+
+def once(remembered: Callable[[bytes], T], part: Reader, read: Callable[[Reader], T]) -> T:
+    """What ``read`` makes of a part; ``remembered`` does the same from the packed part and keeps the answers.
+
+    What is refused is never kept, and read again where its document's name is known. Packing tells apart all
+    that JSON can say, and takes a fraction of the time of writing JSON.
+    """
+    try:
+        packed = marshal.dumps(part.data, 0)  # type: ignore[arg-type] # other mappings: a ValueError
+        if len(packed) <= _WORTH_IT:
+            return remembered(packed)
+    except (ValueError, BadObject):
+        pass
+    return read(part)
+
+
+def unpacked(packed: bytes, path: str = "") -> Reader:
+    """A reader of a packed part."""
+    return Reader(marshal.loads(packed), path, ("", "", ""))
 
 
 def parse_time(text: str) -> float | None:

@@ -422,7 +422,7 @@ class World:
     def _rederive(self, uid: str) -> frozenset[DeviceId]:
         """Derive a holder's keys again, from what it is allocated or assumed to be."""
         assumption = self.assumed.get(uid)
-        key = assumption.key if assumption is not None else self._key_of(uid)
+        key = assumption.key if assumption is not None else self.ledger.claim_of(uid)
         claim = self.claims.get(key) if key is not None else None
         if claim is None:
             return frozenset()
@@ -431,13 +431,6 @@ class World:
         if claim.allocation is not None:
             return self._hold(claim, claim.allocation, claim.record)
         return frozenset()
-
-    def _key_of(self, uid: str) -> ClaimKey | None:
-        for device in self.ledger.devices_of(uid):
-            for hold in self.ledger.occupancy(device).holds:
-                if hold.uid == uid:
-                    return (hold.namespace, hold.claim)
-        return None
 
     def settle_extractions(self) -> Changes:
         """Derive holders again whose evaluations have been made since."""

@@ -77,6 +77,9 @@ class Lead(Protocol):
     @property
     def term(self) -> int: ...
 
+    @property
+    def since(self) -> float: ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
@@ -413,6 +416,7 @@ class Controller:
         Its lease has run out, so it starts no new writes; those it started may still be under way, and the
         status writes among them need a claim that has a record and no allocation. So: a consistent list,
         then take the record off each such claim; again, while that finds one that was allocated meanwhile.
+        A process that led before it asked for its first list has that list already.
         """
         claims = next(feed for feed in self._feeds if feed.kind is CLAIMS)
         while any(not feed.synced for feed in self._feeds):
@@ -425,7 +429,10 @@ class Controller:
         rounds = 0
         while True:
             rounds += 1
-            await claims.relist()
+            # Nobody has led since that list was asked for, and this process has written nothing before.
+            fresh = not self._settled_term and (claims.status.listed_from or 0.0) > self._lead.since
+            if rounds > 1 or not fresh:
+                await claims.relist()
             await self.ask(lambda engine: None)
             waiting = list(self._recorded.items())
             outcomes = await asyncio.gather(

@@ -154,11 +154,14 @@ class Elector:
         self.holder = ""
         #: How often this process has become the leader; a decision made under an earlier term is void.
         self.term = 0
+        #: When it last did, by ``clock``: nobody else has led since.
+        self.since = 0.0
         self._connect, self._changed = connect, changed
         self._namespace, self._name = namespace, name
         self._clock, self._random = clock, random
         self._renewed: float | None = None
         self._told = False
+        self._looked = threading.Event()
         self._stop = threading.Event()
         self._wake: Callable[[], object] = lambda: None
         self._release = threading.Event()
@@ -167,7 +170,8 @@ class Elector:
     @property
     def leading(self) -> bool:
         """True while this process surely holds the lease and may still write."""
-        return self.budget() > 0
+        # Only what has been told counts: until then `term` is still that of an earlier leadership.
+        return self._told and self.budget() > 0
 
     def budget(self) -> float:
         """Seconds that a write sent now may take at most; 0 or less when nothing may be written."""
@@ -177,6 +181,10 @@ class Elector:
     def start(self) -> None:
         """Begin to campaign."""
         self._thread.start()
+
+    def looked(self, within: float) -> bool:
+        """Block until the Lease has been looked at once, for ``within`` seconds at most; whether it has."""
+        return self._looked.wait(within)
 
     def stop(self, *, release: bool) -> None:
         """Stop campaigning and give the lease up, so that a standby need not wait. Blocks for seconds at
@@ -209,6 +217,7 @@ class Elector:
                         log.warning("lease", problem=str(error))
                     self.problem = str(error)
                 self._tell()
+                self._looked.set()
                 pause = self.timing.retry * (1 + 0.2 * self._random.random())
                 if self._renewed is not None:
                     # Wake up in time to tell that the lease has run out.
@@ -276,13 +285,13 @@ class Elector:
             log.warning("lease not released", problem=str(error))
 
     def _tell(self) -> None:
-        leading = self.leading
+        leading = self.budget() > 0
         if not leading:
             self._renewed = None
         if leading != self._told:
-            self._told = leading
             if leading:
-                self.term += 1
+                self.term, self.since = self.term + 1, self._clock()
+            self._told = leading
             log.info("leading" if leading else "not leading", identity=self.identity, holder=self.holder)
             self._changed()
 

@@ -162,6 +162,8 @@ class FeedStatus:
     served: bool = True
     problem: str = "not read yet"
     heard_at: float | None = None
+    #: When the last complete list was asked for; None before the first.
+    listed_from: float | None = None
     lists: int = 0
     watches: int = 0
     events: int = 0
@@ -325,6 +327,7 @@ class Reflector:
             params["fieldSelector"] = self.kind.field_selector
         self.known.begin()
         await self._deliver(self.kind, [ListBegun()])
+        begun = self._clock()
         page = asyncio.ensure_future(self._client.request("GET", self.kind.path, params=params))
         try:
             while True:
@@ -345,7 +348,7 @@ class Reflector:
         gone = self.known.end(answer["metadata"]["resourceVersion"])
         await self._deliver(self.kind, [*gone, ListEnded()])
         self.delivered = self.known.resource_version
-        self.status.served, self.status.problem = True, ""
+        self.status.served, self.status.problem, self.status.listed_from = True, "", begun
         if not self._relist.is_set():
             self.status.synced = True
         await self._list_done()

@@ -2,8 +2,9 @@
 lease.
 
 Who starts it (kopf, a test) only sees `start`, `stop` and `failed`. The order of both matters: probes
-first, so that a slow start can be watched; then feeds and controller; the campaign for the lease last.
-Stopping goes the other way round, and the lease is given up only when no write is under way any more.
+first, so that a slow start can be watched; then the campaign for the lease, since what a leader has listed
+it need not list again; then feeds and controller. Stopping goes the other way round, and the lease is given
+up only when no write is under way any more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -37,6 +38,9 @@ from sharing_affinity.runtime.reflector import Reflector
 from sharing_affinity.runtime.settings import Settings
 from sharing_affinity.runtime.views import Views
 from sharing_affinity.runtime.writer import Writer
+
+FIRST_LOOK: Final = 1.0
+"""Seconds that a start waits to see whether the lease is free."""
 
 log = structlog.get_logger("replica")
 
@@ -57,12 +61,17 @@ class Alone:
 
     leading = True
     term = 1
+    since = 0.0
 
     def budget(self) -> float:
         """Seconds a write may take: no lease bounds it."""
         return 3600.0
 
     def start(self) -> None: ...
+
+    def looked(self, within: float) -> bool:
+        """There is nothing to look at."""
+        return True
 
     def stop(self, *, release: bool) -> None: ...
 
@@ -182,6 +191,8 @@ class Replica:
         if self.probes is not None:
             await self.probes.start()
             log.info("probes", port=self.probes.port)
+        self.elector.start()
+        await asyncio.to_thread(self.elector.looked, FIRST_LOOK)
         for feed in self.feeds:
             self._run(feed.run(), f"feed {feed.kind.kind}")
         self._run(self.controller.run(), "controller")
@@ -201,7 +212,6 @@ class Replica:
             ),
             "audit",
         )
-        self.elector.start()
 
     async def stop(self) -> None:
         """Stop deciding, let writes in flight end, tell what is left to tell, release the lease.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 
 import pytest
 from harness import objects as o
@@ -11,6 +12,7 @@ from harness.worlds import World
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sharing_affinity import locks
 from sharing_affinity.api import DeviceConfig, Extractor, names
 from sharing_affinity.engine import Applied, Placed, Reason, Unplaced
 from sharing_affinity.engine.extracting import Extractions
@@ -25,6 +27,7 @@ from sharing_affinity.extraction import (
     extract,
     in_scope_configs,
 )
+from sharing_affinity.locks import Hold, Occupancy, derive
 
 
 def config(parameters: object, *requests: str, source: str = "FromClaim", driver: str = "d") -> DeviceConfig:
@@ -169,6 +172,24 @@ def test_holder_waits_unknown_until_its_keys_are_extracted() -> None:
     assert w.engine.extract(10) == 0
     assert w.locks() == {"eth1": "subnet=A"}
     assert (o.DRIVER, "node-a") in w.engine.settle().pools
+
+
+def test_many_holders_of_a_device_are_settled_without_adding_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start with ten thousand claims settles them all at once; adding up a device for each of its holders
+    would take longer than reading them."""
+    w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice())
+    for index in range(50):
+        w.engine.observe(Applied(o.allocated(o.claim(f"held{index}", "A"), "eth1")), w.now)
+    added_up = itertools.count()
+
+    def counted(holds: Iterable[Hold]) -> Occupancy:
+        next(added_up)
+        return derive(holds)
+
+    monkeypatch.setattr(locks, "derive", counted)
+    assert w.engine.extract(10) == 0
+    assert (o.DRIVER, "node-a") in w.engine.settle().pools
+    assert next(added_up) <= 1
 
 
 def test_two_drivers_with_the_same_extractor_are_not_mixed_up() -> None:

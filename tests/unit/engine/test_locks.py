@@ -53,6 +53,7 @@ def test_dropping_twice_is_dropping_once() -> None:
     assert ledger.drop("1") == frozenset()
     assert ledger.occupancy(ETH1).holds == (hold("2"),)
     assert ledger.claims_in(("d", "p")) == ("2",)
+    assert (ledger.claim_of("1"), ledger.claim_of("2")) == (None, ("ns", "2"))
     ledger.drop("2")
     assert list(ledger.devices()) == list(ledger.pools()) == list(ledger.claims()) == []
 

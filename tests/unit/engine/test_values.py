@@ -6,10 +6,11 @@ import json
 from fractions import Fraction
 
 import pytest
+from harness import objects as o
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharing_affinity.api import Record, RecordedResult, quantity
+from sharing_affinity.api import BadObject, Record, RecordedResult, parse_claim, quantity
 from sharing_affinity.api import record as records
 from sharing_affinity.api.keys import render, shorten
 from sharing_affinity.api.selectors import NodeSelector, Requirement, Term
@@ -141,3 +142,25 @@ def test_values_for_people_are_short_and_on_one_line() -> None:
     assert render((("a", "1"), ("b", "2"))) == "a=1,b=2"
     assert shorten("x" * 100, 10) == "x" * 9 + "…"
     assert "\n" not in shorten("a\nb\x1b[31m")
+
+
+def test_equal_specs_are_read_once_and_refused_by_the_name_of_each() -> None:
+    one, other = parse_claim(o.claim("one", "A")), parse_claim(o.claim("other", "A"))
+    assert one.requests is other.requests
+    assert one.configs is other.configs
+    assert parse_claim(o.claim("third", "B")).configs != one.configs
+    twice = [o.request("nic"), o.request("nic")]
+    for name in ("x", "y", "x"):
+        with pytest.raises(BadObject, match="used twice") as refused:
+            parse_claim(o.claim(name, requests=twice))
+        assert (refused.value.name, refused.value.path) == (name, "spec.devices.requests")
+
+
+def test_what_json_writes_alike_is_told_apart() -> None:
+    def capacity(requests: dict[object, object]) -> dict[str, object]:
+        return o.claim("claim", requests=[o.request(capacity={"requests": requests})])
+
+    assert parse_claim(capacity({"1": 1})).requests != parse_claim(capacity({"1": 2})).requests
+    # A YAML file may have a number as a key; JSON would have made text of it.
+    with pytest.raises(BadObject):
+        parse_claim(capacity({1: 1}))

@@ -47,6 +47,7 @@ class Leader:
 
     leading = True
     term = 0
+    since = 0.0
 
 
 class Holds:

@@ -23,6 +23,7 @@ class Standby:
 
     leading = False
     term = 0
+    since = 0.0
 
 
 def controller() -> Controller:
@@ -114,6 +115,7 @@ class Writing:
 class Leading:
     leading = True
     term = 0
+    since = 0.0
 
 
 @pytest.mark.parametrize("how", ["stop", "lease"])
