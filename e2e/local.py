@@ -359,6 +359,7 @@ def _plane(options: Options, folder: Path, binaries: Path, address: str, ports: 
         feature_gates=options.feature_gates,
         runtime_config=options.runtime_config,
         controllers=options.controllers or (None if real else controlplane.FEW_CONTROLLERS),
+        scheduler_qps=options.scheduler_qps,
     )
 
 

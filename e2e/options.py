@@ -11,7 +11,8 @@ class Options:
 
     `nodes` are real nodes, 0 for a control plane alone. `feature_gates` ("A=true,B=false") goes to
     every component, `runtime_config` to the API server. `controllers` (local only): None takes a few
-    for `nodes=0` and all otherwise, ("*",) means all.
+    for `nodes=0` and all otherwise, ("*",) means all. `scheduler_qps` (local only): requests per second that
+    kube-scheduler may make.
     """
 
     name: str = "default"
@@ -20,3 +21,4 @@ class Options:
     feature_gates: str = ""
     runtime_config: str = ""
     controllers: tuple[str, ...] | None = None
+    scheduler_qps: int = 1000
