@@ -222,7 +222,8 @@ class MatchIndex:
                 for device in pool.listed:
                     while (expression := self._unknown(key, pool.driver, device)) is not None:
                         yield self._selectors.evaluate(expression, pool.driver, device.device)
-            if self._pools.get(pool_id) is pool:
+            # A decision may have judged it between two steps, once its last selector was evaluated.
+            if self._pools.get(pool_id) is pool and pool_id in entry.changed:
                 self._judge_pool(entry, key, pool_id)
             yield 1
 

@@ -158,6 +158,19 @@ def test_decisions_evaluate_nothing() -> None:
     assert w.engine.extractions.evaluations == before + 1
 
 
+def test_a_decision_between_two_steps_may_finish_the_look_up() -> None:
+    """All selectors are evaluated, the pool is not judged: the decision does that, and the stage goes on."""
+    w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice(devices=[o.device("eth1")]))
+    w.engine.observe(Applied(o.claim("pod", "A")), w.now)
+    w.engine.observe(Applied(o.pod("pod")), w.now)
+    decisions = []
+    for _ in range(6):
+        decisions.append(w.engine.decide(("default", "pod"), w.now, w.new_uuid))
+        w.engine.extract(1)
+    assert isinstance(decisions[-1], Placed)
+    assert w.engine.extract(10) == 0
+
+
 def test_equal_claims_cost_one_evaluation() -> None:
     w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice())
     for index in range(5):
