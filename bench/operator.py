@@ -399,7 +399,8 @@ class Bench:
             await asyncio.sleep(0.02)
         ready = time.monotonic() - beginning
         await operator.wait('"allocating"')
-        await asyncio.sleep(3)
+        # The views of the pools are written in the first seconds.
+        await asyncio.sleep(12)
         memory, peak = operator.mebibytes(), operator.mebibytes("VmHWM")
         cpu = operator.cpu()
         await asyncio.sleep(10)

@@ -9,7 +9,7 @@ an amount that does not fit is an error for the whole node rather than a device 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sharing_affinity.api import Quantity, quantity
 from sharing_affinity.api.objects import Capacity, RequestPolicy
@@ -21,8 +21,7 @@ class CapacityError(Exception):
     """A request that cannot be represented in a capacity's range arithmetic, or a negative amount."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What one request would consume of one device; ``problem`` when policy or capacity names rule it out."""
 
     amounts: Amounts
@@ -34,18 +33,17 @@ def demand(requested: Amounts, capacities: Mapping[str, Capacity]) -> Demand:
 
     Raises :class:`CapacityError`. A problem in the result only rules out this device.
     """
-    lacking = [name for name in requested if name not in capacities]
-    if lacking:
-        return Demand({}, f"has no capacity {sorted(lacking)[0]}")
+    if not requested.keys() <= capacities.keys():
+        return Demand({}, f"has no capacity {min(requested.keys() - capacities.keys())}")
     amounts = {}
     for name, capacity in capacities.items():
         amount = _consumed(requested.get(name), capacity, name)
         if amount.nano < 0:
             raise CapacityError(f"capacity {name}: the amount {amount} is negative")
         amounts[name] = amount
-    for name, capacity in capacities.items():
-        if _violates(amounts[name], capacity.policy):
-            return Demand(amounts, f"its request policy does not allow {amounts[name]} of {name}")
+    for name, amount in amounts.items():
+        if _violates(amount, capacities[name].policy):
+            return Demand(amounts, f"its request policy does not allow {amount} of {name}")
     return Demand(amounts)
 
 

@@ -1,9 +1,13 @@
-"""What a search works on, prepared for one pod on one node, and what it finds."""
+"""What a search works on, prepared for one pod on one node, and what it finds.
+
+Values that every decision makes anew are named tuples: they are made in a third of a frozen dataclass's time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sharing_affinity.api import Claim, DeviceClass, KeyMap, Quantity, RequestSpec
 from sharing_affinity.extraction import Extraction
@@ -57,8 +61,7 @@ KeysOf = Callable[[Pool, int, str], Extraction]
 """The extraction for (pool, claim index, result name): already evaluated, never evaluated here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """One device given to one request. ``share`` tells that the result needs a share ID."""
 
     leaf: Leaf
@@ -68,8 +71,7 @@ class Chosen:
     keys: KeyMap
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(NamedTuple):
     """Results by claim, in order of allocation. ``new_locks`` counts the devices that are locked by it,
     ``reused`` those that were locked to the same keys before."""
 
@@ -83,8 +85,7 @@ def always_settled(_device: DeviceId) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Everything one search needs. ``settled`` is False for a device whose fence is too young to rely on
     (H4); only devices of affinity pools are asked about."""
 

@@ -66,28 +66,24 @@ def _result(chosen: Chosen, new_uuid: Callable[[], str]) -> dict[str, Any]:
 
 def scoped_configs(claim: Claim, selected: Sequence[Leaf]) -> tuple[DeviceConfig, ...]:
     """The configs an allocation carries, in its order: what extraction after a restart will see."""
-    entries: list[tuple[str, list[str], DeviceConfig]] = []
-    by_class: dict[str, list[tuple[str, list[str], DeviceConfig]]] = {}
+    by_class: dict[str, list[Leaf]] = {}
     for leaf in selected:
-        name = leaf.device_class.meta.name
-        if name in by_class:
-            for entry in by_class[name]:
-                entry[1].append(leaf.name)
-            continue
-        by_class[name] = [(FROM_CLASS, [leaf.name], config) for config in leaf.device_class.configs]
-        entries += by_class[name]
+        by_class.setdefault(leaf.device_class.meta.name, []).append(leaf)
+    scoped: list[DeviceConfig] = []
+    for leaves in by_class.values():
+        requests = () if len(by_class) == 1 else tuple(leaf.name for leaf in leaves)
+        scoped += (_scoped(config, FROM_CLASS, requests) for config in leaves[0].device_class.configs)
     for config in claim.configs:
-        if not config.requests or any(_names(config.requests, leaf.name) for leaf in selected):
-            entries.append((FROM_CLAIM, list(config.requests), config))
-    return tuple(
-        DeviceConfig(
-            source,
-            () if all(_names(requests, leaf.name) for leaf in selected) else tuple(requests),
-            config.driver,
-            config.text,
-        )
-        for source, requests, config in entries
-    )
+        named = [_names(config.requests, leaf.name) for leaf in selected] if config.requests else [True]
+        if any(named):
+            scoped.append(_scoped(config, FROM_CLAIM, () if all(named) else config.requests))
+    return tuple(scoped)
+
+
+def _scoped(config: DeviceConfig, source: str, requests: tuple[str, ...]) -> DeviceConfig:
+    if (config.source, config.requests) == (source, requests):
+        return config
+    return DeviceConfig(source, requests, config.driver, config.text)
 
 
 def _names(requests: Iterable[str], name: str) -> bool:

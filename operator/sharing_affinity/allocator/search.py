@@ -161,16 +161,18 @@ class Search:
                 pool = candidate.pool
                 extraction = self._keys_of(pool, leaf.claim, leaf.name) if pool.affinity else None
                 wanted = extraction.keys if isinstance(extraction, Extracted) else None
-            is_packed = wanted is not None and self._lock_of(candidate) == wanted
-            (packed if is_packed else others).append(candidate)
+            if wanted is not None and self._is_locked_to(wanted, candidate.id):
+                packed.append(candidate)
+            else:
+                others.append(candidate)
         return (*packed, *others)
 
-    def _lock_of(self, candidate: Candidate) -> KeyMap | None:
-        """What a device is locked to, by holders or by this search."""
-        occupancy = self._ledger.occupancy(candidate.id)
-        if occupancy.state is LockState.LOCKED:
-            return occupancy.keys
-        return self._locks.get(candidate.id) if occupancy.state is LockState.CLEAN else None
+    def _is_locked_to(self, keys: KeyMap, device: DeviceId) -> bool:
+        """Whether holders or this search have locked a device to just these keys."""
+        occupancy = self._ledger.occupancy(device)
+        if occupancy.state is LockState.CLEAN:
+            return self._locks.get(device) == keys
+        return occupancy.state is LockState.LOCKED and occupancy.keys == keys
 
     def _place_device(
         self, request: int, leaf: Leaf, order: tuple[Candidate, ...], index: int, start: int

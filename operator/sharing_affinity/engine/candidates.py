@@ -9,9 +9,9 @@ pod itself says about nodes narrows the choice before anything is visited.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import merge
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 from sharing_affinity.allocator import KeysOf
 from sharing_affinity.api import Claim, Node, Pod
@@ -24,8 +24,7 @@ _BACKOFF_TOPOLOGY: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostna
 Names = SortedNames | Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """``packed`` nodes may need no new lock, ``open`` ones do. ``matching``: those with any matching device.
 
     ``only`` is what the pod's own constraints leave (``None``: not narrowed by an index), ``why`` says what
@@ -43,7 +42,8 @@ class Choice:
         seen: set[str] = set()
         tiers = ((self.packed, True), (self.open, False)) if pack else ((self.packed + self.open, False),)
         for names, is_packed in tiers:
-            for name in merge(*(self._allowed(n) for n in names)):
+            lists = [self._allowed(n) for n in names]
+            for name in merge(*lists) if len(lists) > 1 else chain(*lists):
                 if name not in seen:
                     seen.add(name)
                     yield name, is_packed

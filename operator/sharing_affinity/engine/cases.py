@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from sharing_affinity.api import Claim, DeviceClass, Pod, RequestSpec
 from sharing_affinity.api.objects import DeviceConfig
@@ -22,26 +22,30 @@ from sharing_affinity.pools import Pool
 _ANY: Final = RequestSpec("", (), "ExactCount", 1, False, (), {})
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """One way to serve a request of ``Case.ours[claim]``: its result name, and what matches it."""
+class Wish(NamedTuple):
+    """One way to serve a request of ``Case.ours[claim]``: its result name, and what matches it (nothing when
+    its class does not exist)."""
 
     claim: int
     name: str
     spec: RequestSpec
+    device_class: DeviceClass | None
     matches: tuple[Matches, ...]
+
+
+Wishes = tuple[tuple[Wish, ...], ...]
+"""The alternatives of each request, in order."""
 
 
 @dataclass(slots=True)
 class Case:
-    """A pod with its claims, sorted by what has to happen to them. ``wishes`` has the alternatives of every
-    request of ``ours``, in order."""
+    """A pod with its claims, sorted by what has to happen to them. ``wishes`` are those of ``ours``."""
 
     pod: Pod
     ours: tuple[Claim, ...] = ()
     others: tuple[Claim, ...] = ()
     allocated: tuple[Claim, ...] = ()
-    wishes: tuple[tuple[Wish, ...], ...] = ()
+    wishes: Wishes = ()
     keys: dict[tuple[str, int, int, str], Extraction] = field(default_factory=dict)
     """By driver, extractors (the object: :mod:`published` has one for equal ones), claim and request."""
 
@@ -136,8 +140,10 @@ class Cases:
         """Tell claims for affinity pools from others; a problem with one of ours ends it."""
         ours: list[Claim] = []
         others: list[Claim] = []
+        wanted: list[tuple[Wish, ...]] = []
         for claim in claims:
-            fenced, stock, neither = self._reach(claim)
+            wishes = self._wishes(len(ours), claim)
+            fenced, stock, neither = _reach(claim, wishes)
             if not fenced:
                 others.append(claim)
                 continue
@@ -149,14 +155,14 @@ class Cases:
                     "affinity pools",
                     claim=claim.meta.name,
                 )
-            newer = self._newer_class(claim)
+            newer = _newer_class(wishes)
             if newer is not None:
                 return Unplaced(
                     Reason.UNSUPPORTED,
                     f"claim {claim.meta.name}: DeviceClass {newer.meta.name} uses {newer.unsupported[0]}, "
                     "which this version does not implement; use another class, or a newer version",
                 )
-            unknown = self._unknown_class(claim)
+            unknown = _unknown_class(wishes)
             if unknown:
                 return Unplaced(
                     Reason.NO_NODE,
@@ -165,7 +171,7 @@ class Cases:
                     claim=claim.meta.name,
                 )
             if stock and not neither:
-                if self._only_stock(claim):
+                if all(any(m.stock for wish in ways for m in wish.matches) for ways in wishes):
                     # Stock pools can serve all of it, so the scheduler will.
                     others.append(claim)
                     continue
@@ -176,57 +182,20 @@ class Cases:
                     claim=claim.meta.name,
                 )
             ours.append(claim)
-        case.ours, case.others = tuple(ours), tuple(others)
-        case.wishes = tuple(
-            tuple(Wish(index, name, spec, self.matches(spec)) for name, spec in request.alternatives())
-            for index, claim in enumerate(ours)
-            for request in claim.requests
-        )
+            wanted += wishes
+        case.ours, case.others, case.wishes = tuple(ours), tuple(others), tuple(wanted)
         return None
 
-    def _reach(self, claim: Claim) -> tuple[list[str], list[str], list[str]]:
-        """Requests by what could serve them at all: affinity pools, only stock pools, nothing."""
-        fenced: list[str] = []
-        stock: list[str] = []
-        neither: list[str] = []
-        holding = [r for r in claim.requests if not all(spec.admin for _, spec in r.alternatives())]
-        for request in holding or claim.requests:
-            found = [m for _, spec in request.alternatives() for m in self.matches(spec)]
-            if any(m.affinity for m in found):
-                fenced.append(request.name)
-            elif any(m.stock for m in found):
-                stock.append(request.name)
-            else:
-                neither.append(request.name)
-        return fenced, stock, neither
-
-    def _newer_class(self, claim: Claim) -> DeviceClass | None:
-        """A DeviceClass of the claim with fields that this version does not know."""
-        for request in claim.requests:
-            for _, spec in request.alternatives():
-                device_class = self._world.classes.get(spec.device_class)
-                if device_class is not None and device_class.unsupported:
-                    return device_class
-        return None
-
-    def _unknown_class(self, claim: Claim) -> str:
-        """A DeviceClass that some request cannot do without, and that is not there."""
-        for request in claim.requests:
-            named = [spec.device_class for _, spec in request.alternatives()]
-            if not any(name in self._world.classes for name in named):
-                return named[0]
-        return ""
-
-    def _only_stock(self, claim: Claim) -> bool:
-        return all(
-            any(m.stock for _, spec in request.alternatives() for m in self.matches(spec))
+    def _wishes(self, index: int, claim: Claim) -> Wishes:
+        return tuple(
+            tuple(self._wish(index, name, spec) for name, spec in request.alternatives())
             for request in claim.requests
         )
 
-    def matches(self, spec: RequestSpec) -> tuple[Matches, ...]:
-        """What matches a request, nothing when its class does not exist. Raises :class:`NotIndexed`."""
+    def _wish(self, index: int, name: str, spec: RequestSpec) -> Wish:
         device_class = self._world.classes.get(spec.device_class)
-        return (self._world.matches.matches(device_class, spec),) if device_class is not None else ()
+        known = (self._world.matches.matches(device_class, spec),) if device_class is not None else ()
+        return Wish(index, name, spec, device_class, known)
 
     def outcome(self, case: Case, pool: Pool, index: int, name: str) -> Extraction | None:
         """The extraction for a request on a pool; ``None`` (and queued) when it has not been made.
@@ -257,3 +226,36 @@ class Cases:
         """As :meth:`outcome`; what is not extracted yet counts as missing."""
         outcome = self.outcome(case, pool, index, name)
         return outcome if outcome is not None else Unsatisfied(("(not extracted yet)",))
+
+
+def _reach(claim: Claim, wishes: Wishes) -> tuple[list[str], list[str], list[str]]:
+    """Requests by what could serve them at all: affinity pools, only stock pools, nothing. Those for admin
+    access count only where there are no others."""
+    fenced: list[str] = []
+    stock: list[str] = []
+    neither: list[str] = []
+    named = [(request.name, ways) for request, ways in zip(claim.requests, wishes, strict=True)]
+    holding = [entry for entry in named if not all(wish.spec.admin for wish in entry[1])]
+    for name, ways in holding or named:
+        found = [m for wish in ways for m in wish.matches]
+        if any(m.affinity for m in found):
+            fenced.append(name)
+        elif any(m.stock for m in found):
+            stock.append(name)
+        else:
+            neither.append(name)
+    return fenced, stock, neither
+
+
+def _newer_class(wishes: Wishes) -> DeviceClass | None:
+    """A DeviceClass with fields that this version does not know."""
+    classes = (wish.device_class for ways in wishes for wish in ways)
+    return next((found for found in classes if found is not None and found.unsupported), None)
+
+
+def _unknown_class(wishes: Wishes) -> str:
+    """A DeviceClass that some request cannot do without, and that is not there."""
+    for ways in wishes:
+        if all(wish.device_class is None for wish in ways):
+            return ways[0].spec.device_class
+    return ""

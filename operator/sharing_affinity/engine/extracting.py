@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from sharing_affinity.api import DeviceConfig, Extractor
@@ -51,7 +52,7 @@ class Extractions:
     def outcome(self, extractors: Extractors, configs: Sequence[DeviceConfig]) -> Extraction | None:
         """The outcome, or ``None`` when evaluations are still to be made; these are queued."""
         # Scope has been applied already, and which requests a config names does not change its keys.
-        key = (extractors, tuple(DeviceConfig(c.source, (), c.driver, c.text) for c in configs))
+        key = (extractors, tuple(replace(c, requests=()) if c.requests else c for c in configs))
         found = self._outcomes.get(key)
         if found is not None:
             return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sharing_affinity.api import Node, Pod, Volume, VolumeClaim
 from sharing_affinity.api.core_objects import Amounts, NodeTaint
@@ -42,8 +42,7 @@ def volume_reason(
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What a pod needs of a node. Resources in ``ignored`` are devices in disguise and not counted here."""
 
     pod: Pod
@@ -54,8 +53,7 @@ class Demand:
         return {name: amount for name, amount in self.pod.requests.items() if name not in self.ignored}
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """``reason`` is empty when the pod fits. ``preempting``: only once lower-priority pods have gone."""
 
     reason: str = ""
