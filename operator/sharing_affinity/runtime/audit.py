@@ -19,7 +19,8 @@ from sharing_affinity.runtime.client import ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.kinds import CLAIMS
 from sharing_affinity.runtime.metrics import Metrics
-from sharing_affinity.runtime.reflector import PAGE, Reflector
+from sharing_affinity.runtime.reflector import Reflector
+from sharing_affinity.runtime.snapshot import pages
 
 log = structlog.get_logger("audit")
 
@@ -58,17 +59,12 @@ async def run(
 async def once(client: Client, claims: Reflector, controller: Controller) -> tuple[str, ...] | None:
     """One audit: the differences found (and repaired), or None when the feed did not catch up in time."""
     items: list[dict[str, Any]] = []
-    params = {"limit": str(PAGE)}
     version = 0
-    while True:
-        page = await client.request("GET", CLAIMS.path, params=params)
+    async for page in pages(client, CLAIMS):
         version = int(page["metadata"]["resourceVersion"])
         for raw in page.get("items") or []:
             raw["metadata"].pop("managedFields", None)
             items.append(raw)
-        if not (more := page["metadata"].get("continue")):
-            break
-        params["continue"] = more
         await asyncio.sleep(0)
     # The feed passes the list's version with its next event or bookmark, about a minute at the latest.
     if not await claims.passed(version, 150.0):

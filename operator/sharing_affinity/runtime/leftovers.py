@@ -228,7 +228,8 @@ def _allocated_by_us(claim: Mapping[str, Any]) -> bool:
 
 
 def _used_claims(pods: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Namespace and name of every claim that a pod which has not ended refers to."""
+    """Namespace and name of every claim that a pod refers to, also one that has ended: its kubelet may not be
+    done with it."""
     for pod in pods:
         namespace = pod["metadata"]["namespace"]
         direct = (entry.get("resourceClaimName") for entry in pod["spec"].get("resourceClaims") or ())

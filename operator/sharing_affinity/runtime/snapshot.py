@@ -30,22 +30,28 @@ async def read(client: Client, kinds: Iterable[Kind]) -> list[dict[str, Any]]:
     return [raw for objects in lists for raw in objects]
 
 
-async def _listed(client: Client, kind: Kind) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+async def pages(client: Client, kind: Kind) -> AsyncIterator[dict[str, Any]]:
+    """A consistent list of one kind, page by page. Raises `ApiError`, `NoAnswerError`."""
     params = {"limit": str(PAGE)}
     while True:
-        try:
-            page = await client.request("GET", kind.path, params=params)
-        except ApiError as error:
-            if error.status == 404 and kind.optional:
-                return []
-            raise
-        found += [
-            {**item, "kind": kind.kind, "apiVersion": kind.group_version} for item in page.get("items") or []
-        ]
+        page = await client.request("GET", kind.path, params=params)
+        yield page
         if not (more := page["metadata"].get("continue")):
-            return found
+            return
         params["continue"] = more
+
+
+async def _listed(client: Client, kind: Kind) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    typed = {"kind": kind.kind, "apiVersion": kind.group_version}
+    try:
+        async for page in pages(client, kind):
+            found += [{**item, **typed} for item in page.get("items") or []]
+    except ApiError as error:
+        if error.status == 404 and kind.optional:
+            return []
+        raise
+    return found
 
 
 @dataclass(frozen=True, slots=True)

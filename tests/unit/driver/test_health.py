@@ -12,6 +12,7 @@ import pytest
 
 from affinity_driver.kubeletplugin.health import SERVICES, HealthService
 from affinity_driver.kubeletplugin.server import UnixServer
+from e2e.cluster import wait_for
 
 
 class Devices:
@@ -78,7 +79,8 @@ def test_state_at_once_and_changes_as_they_come(devices: Devices, channel: grpc.
     assert now["eth1"] == (1, "")
     assert now["eth2"][1].startswith("no link")
     assert len(now["eth2"][1]) == 1024
-    assert devices.changes == 1
+    # Told after it was reported, by another thread.
+    wait_for("the change to be told", lambda: devices.changes == 1)
 
 
 def test_reports_are_repeated_and_stop_when_nobody_looks(devices: Devices, channel: grpc.Channel) -> None:
