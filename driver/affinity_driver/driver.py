@@ -132,6 +132,7 @@ class Driver:
         self._baton = KeyedLocks(self.directory / LOCK_FILE, "publish")
         self._baton_held: int | None = None
         self._stopping = threading.Event()
+        self._beginning = threading.Lock()
         self._sweeper = Sweeper(api, self.state.snapshot, self._sweep_away, options.sweep_seconds)
         registry = options.kubelet_root / "plugins_registry"
         self.endpoint = plugin_socket(self.directory, options.instance)
@@ -177,7 +178,9 @@ class Driver:
 
     def stop(self) -> None:
         """Stop: no new calls, work in progress finished, sockets removed; slices and prepared claims stay."""
-        self._stopping.set()
+        # Publishing has begun by now, or never will: the kubelet may have accepted us this moment.
+        with self._beginning:
+            self._stopping.set()
         self._publisher.stop()
         self._sweeper.stop()
         self._publisher.join(self.options.grace)
@@ -296,11 +299,12 @@ class Driver:
                 told = True
             if self._stopping.wait(BATON_POLL):
                 return
-        if self._stopping.is_set():
-            os.close(baton)
-            return
-        self._baton_held = baton
-        self._publisher.start()
+        with self._beginning:
+            if self._stopping.is_set():
+                os.close(baton)
+                return
+            self._baton_held = baton
+            self._publisher.start()
 
     def _pool(self) -> Pool:
         """What to publish now. Raises ApiError while the Node cannot be read.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.nic import METADATA, SLICES, complete, driver_options, pool_objects, running
+from harness.nic import METADATA, SLICES, RunningDriver, complete, driver_options, pool_objects, running
 
 from affinity_driver.kube import ApiError, KubeClient, from_kubeconfig
 from affinity_driver.profiles import ProfileOptions
@@ -320,3 +320,14 @@ class TestPolicy:
         with pytest.raises(ApiError) as refused:
             KubeClient(from_kubeconfig(kubeconfig)).list(path, {})
         assert refused.value.code == 403
+
+
+def test_a_driver_that_is_stopped_while_it_starts_leaves_publishing_to_the_next(
+    installed: Cluster, node: str, kubeconfig: Path, root: Path
+) -> None:
+    for milliseconds in range(30):
+        made = RunningDriver(driver_options(root, node), kubeconfig).start()
+        time.sleep(milliseconds / 2000)
+        made.stop()
+    with running(driver_options(root, node), kubeconfig):
+        assert generation(installed, node)
