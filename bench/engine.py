@@ -19,8 +19,9 @@ import statistics
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from sharing_affinity.api import record as records
@@ -193,8 +194,8 @@ def measure(nodes: int, claims: int, decisions: int, with_go: bool) -> dict[str,
     rebuilt = time.perf_counter()
     gc.collect()
     used = memory_mib() - before
-    with Upstream(nodes, claims) if with_go else nullcontext() as upstream:
-        times, calls = decide(engine, decisions, upstream)
+    with upstream(nodes, claims) if with_go else nullcontext() as beside:
+        times, calls = decide(engine, decisions, beside)
         again = decide_again(engine)
     row = {
         "nodes": nodes,
@@ -208,16 +209,16 @@ def measure(nodes: int, claims: int, decisions: int, with_go: bool) -> dict[str,
         "again ms": again * 1e3,
         "MiB": used,
     }
-    if upstream is not None:
-        row |= {"go ms": statistics.median(calls), "again go": upstream.again, "go new ms": upstream.anew}
+    if beside is not None:
+        row |= {"go ms": statistics.median(calls), "again go": beside.again, "go new ms": beside.anew}
         row |= {"p50/go": row["p50 ms"] / row["go ms"], "again/go": row["again ms"] / row["again go"]}
     return row
 
 
-def decide(engine: Engine, decisions: int, upstream: Upstream | None) -> tuple[list[float], list[float]]:
+def decide(engine: Engine, decisions: int, beside: Upstream | None) -> tuple[list[float], list[float]]:
     """Seconds of decisions; what is decided is assumed and seen, so that the next one meets it.
 
-    With ``upstream`` also the milliseconds that its allocator takes for the node that was chosen, in turns:
+    With ``beside`` also the milliseconds that its allocator takes for the node that was chosen, in turns:
     so both meet the same speed of the machine, and caches that other work has used meanwhile.
     """
     times, calls = [], []
@@ -232,8 +233,8 @@ def decide(engine: Engine, decisions: int, upstream: Upstream | None) -> tuple[l
                 break
             assert engine.extract(0), decision
             extract(engine)
-        if upstream is not None:
-            calls.append(upstream.call(decision.node))
+        if beside is not None:
+            calls.append(beside.call(decision.node))
         engine.assume(decision)
         write = decision.writes[0]
         note = {"sharingaffinity.dev/allocation": records.encode(write.record)}
@@ -278,6 +279,7 @@ def new_uuid() -> str:
     return str(uuid.uuid4())
 
 
+@dataclass(frozen=True, slots=True)
 class Upstream:
     """The structured allocator of kube-scheduler in such a world, for one new claim on one node at a time.
 
@@ -286,40 +288,42 @@ class Upstream:
     both medians over ten nodes, in ms.
     """
 
-    def __init__(self, nodes: int, claims: int) -> None:
-        sys.path.insert(0, "tests")
-        from harness import oracle
+    ask: Callable[[JSON], JSON]
+    again: float
+    anew: float
 
-        self._oracle = oracle.Oracle("allocate", answer_timeout_s=300)
-        named = [{"metadata": {"name": f"node-{i:05}"}} for i in range(0, nodes, max(1, nodes // 10))]
-        answer = self._oracle.ask(
+    def call(self, node: str) -> float:
+        """Milliseconds of one call."""
+        (answer,) = self.ask({"again": True, "nodes": [{"metadata": {"name": node}}]})["nodes"]
+        assert answer["results"], answer
+        return float(answer["nanos"]) / 1e6
+
+
+@contextmanager
+def upstream(nodes: int, claims: int) -> Iterator[Upstream]:
+    """Upstream's allocator in an oracle for the time of a block."""
+    sys.path.insert(0, "tests")
+    from harness import oracle
+
+    with oracle.Oracle("allocate", answer_timeout_s=300) as running:
+        answer = running.ask(
             {
                 "slices": [device_slice(f"node-{i:05}", fence=False) for i in range(nodes)],
                 "classes": [next(cluster(0))],
                 "claims": [claim("new", VALUES[0])],
                 "allocated": list(held(nodes, claims)),
-                "nodes": named,
+                "nodes": [
+                    {"metadata": {"name": f"node-{i:05}"}} for i in range(0, nodes, max(1, nodes // 10))
+                ],
                 "features": [],
                 "bench": 1000,
             }
         )
         for node in answer["nodes"]:
             assert node["results"], node
-        self.again = statistics.median(n["nanos"] for n in answer["nodes"]) / 1e6
-        self.anew = statistics.median(n["wholeNanos"] for n in answer["nodes"]) / 1e6
-
-    def __enter__(self) -> Upstream:
-        self._oracle.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._oracle.__exit__(*error)
-
-    def call(self, node: str) -> float:
-        """Milliseconds of one call."""
-        (answer,) = self._oracle.ask({"again": True, "nodes": [{"metadata": {"name": node}}]})["nodes"]
-        assert answer["results"], answer
-        return float(answer["nanos"]) / 1e6
+        again = statistics.median(node["nanos"] for node in answer["nodes"]) / 1e6
+        anew = statistics.median(node["wholeNanos"] for node in answer["nodes"]) / 1e6
+        yield Upstream(running.ask, again, anew)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -34,6 +34,7 @@ from e2e import local, paths, processes
 from e2e.cluster import Cluster
 from sharing_affinity.runtime.client import ApiError, Client, Login
 from sharing_affinity.runtime.kinds import CLAIMS
+from sharing_affinity.runtime.snapshot import pages
 
 ROOT = Path(__file__).parent.parent
 SYSTEM = "sharing-affinity-system"
@@ -102,14 +103,14 @@ def show(what: str, figures: Mapping[str, float]) -> None:
 class Operator:
     """``sharing-affinity run`` with its CPU and memory."""
 
-    def __init__(self, cluster: Cluster, profile: Path | None = None, *, raised_limits: bool = False) -> None:
+    def __init__(self, cluster: Cluster, args: argparse.Namespace) -> None:
         kubeconfig = cluster.service_account_kubeconfig(SYSTEM, "sharing-affinity-operator")
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)  # noqa: SIM115 - read later
         self.started = time.monotonic()
         flags = "--http 127.0.0.1:0 --log-format json --fence-settle 0"
-        if raised_limits:
+        if args.raised_limits:
             flags += " --kube-api-qps 2000 --kube-api-burst 2000 --concurrency 32"
-        profiled = ["-m", "cProfile", "-o", str(profile)] if profile is not None else []
+        profiled = ["-m", "cProfile", "-o", str(args.profile)] if args.profile is not None else []
         command = [sys.executable, *profiled, "-m", "sharing_affinity", "run", *flags.split()]
         self.process = subprocess.Popen(
             [*command, "--kubeconfig", str(kubeconfig), "--namespace", SYSTEM],
@@ -257,10 +258,7 @@ class Bench:
             if accounts["items"]:
                 break
             await asyncio.sleep(0.1)
-        operator = None
-        if kind == "operator":
-            raised = self.args.raised_limits
-            operator = Operator(self.cluster, self.args.profile, raised_limits=raised)
+        operator = Operator(self.cluster, self.args) if kind == "operator" else None
         made = await self.publish(driver, kind == "operator")
         if operator is not None:
             await operator.wait('"allocating"')
@@ -384,14 +382,10 @@ class Bench:
         listing = []
         for _ in range(3):
             started = time.monotonic()
-            params = {"limit": "500"}
-            while True:
-                page = await self.admin.request("GET", CLAIMS.path, params=params)
-                if not (more := page["metadata"].get("continue")):
-                    break
-                params["continue"] = more
+            async for _page in pages(self.admin, CLAIMS):
+                pass
             listing.append(time.monotonic() - started)
-        operator = Operator(self.cluster, self.args.profile)
+        operator = Operator(self.cluster, self.args)
         probes = await operator.wait('"probes"')
         port = json.loads(probes)["port"]
         beginning = time.monotonic()

@@ -10,12 +10,11 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from sharing_affinity.api import names, record
 from sharing_affinity.api.quantity import Quantity
-from sharing_affinity.api.reader import REMEMBERED, Reader, once, unpacked
+from sharing_affinity.api.reader import Reader, once
 from sharing_affinity.api.record import Record
 from sharing_affinity.api.selectors import NodeSelector, read_node_selector
 
@@ -337,7 +336,7 @@ def parse_claim(raw: object) -> Claim:
     """A ResourceClaim v1. Raises :class:`BadObject`."""
     root = Reader.document_of(raw, "ResourceClaim")
     metadata, status = root.obj("metadata"), root.obj("status")
-    spec = once(_spec_of, root.obj("spec"), _claim_spec)
+    spec = _read_spec(root.obj("spec"))
     annotations = metadata.text_map("annotations")
     text = annotations.get(names.RECORD_ANNOTATION)
     return Claim(
@@ -375,9 +374,7 @@ def _claim_spec(spec: Reader) -> _ClaimSpec:
     return _ClaimSpec(requests, constraints, configs, tuple(unsupported))
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _spec_of(packed: bytes) -> _ClaimSpec:
-    return _claim_spec(unpacked(packed, "spec"))
+_read_spec: Final = once(_claim_spec, "spec")
 
 
 def parse_allocation(raw: object, claim_name: str = "") -> Allocation:
@@ -497,10 +494,8 @@ def _allocation(reader: Reader) -> Allocation:
     selector = reader.maybe("nodeSelector")
     return Allocation(
         results=results,
-        configs=tuple(
-            once(_allocated_config_of, config, _allocated_config) for config in devices.each("config")
-        ),
-        node_selector=once(_selector_of, selector, read_node_selector) if selector is not None else None,
+        configs=tuple(map(_read_config, devices.each("config"))),
+        node_selector=_read_selector(selector) if selector is not None else None,
         timestamp=reader.text("allocationTimestamp"),
         binding_conditions=any(r.items("bindingConditions") for r in devices.each("results")),
     )
@@ -511,14 +506,8 @@ def _allocated_config(reader: Reader) -> DeviceConfig:
     return _config(reader, FROM_CLASS if source == FROM_CLASS else FROM_CLAIM, [])
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _allocated_config_of(packed: bytes) -> DeviceConfig:
-    return _allocated_config(unpacked(packed))
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _selector_of(packed: bytes) -> NodeSelector:
-    return read_node_selector(unpacked(packed))
+_read_config: Final = once(_allocated_config)
+_read_selector: Final = once(read_node_selector)
 
 
 def _result(reader: Reader) -> AllocationResult:

@@ -17,7 +17,7 @@ from sharing_affinity.api.errors import BadObject
 from sharing_affinity.api.quantity import Quantity
 
 T = TypeVar("T")
-REMEMBERED: Final = 1024
+_REMEMBERED: Final = 1024
 """Parts of one sort that are remembered."""
 _WORTH_IT: Final = 2048
 """Bytes of a part that is remembered at most: large ones differ anyway, and would fill the memory."""
@@ -190,24 +190,27 @@ class Reader:
         )
 
 
-def once(remembered: Callable[[bytes], T], part: Reader, read: Callable[[Reader], T]) -> T:
-    """What ``read`` makes of a part; ``remembered`` does the same from the packed part and keeps the answers.
+def once(read: Callable[[Reader], T], path: str = "") -> Callable[[Reader], T]:
+    """``read`` that remembers its answers by content; ``path`` is where in a document its parts are.
 
     What is refused is never kept, and read again where its document's name is known. Packing tells apart all
     that JSON can say, and takes a fraction of the time of writing JSON.
     """
-    try:
-        packed = marshal.dumps(part.data, 0)  # type: ignore[arg-type] # other mappings: a ValueError
-        if len(packed) <= _WORTH_IT:
-            return remembered(packed)
-    except (ValueError, BadObject):
-        pass
-    return read(part)
 
+    @lru_cache(maxsize=_REMEMBERED)
+    def remembered(packed: bytes) -> T:
+        return read(Reader(marshal.loads(packed), path, ("", "", "")))
 
-def unpacked(packed: bytes, path: str = "") -> Reader:
-    """A reader of a packed part."""
-    return Reader(marshal.loads(packed), path, ("", "", ""))
+    def reading(part: Reader) -> T:
+        try:
+            packed = marshal.dumps(part.data, 0)  # type: ignore[arg-type] # other mappings: a ValueError
+            if len(packed) <= _WORTH_IT:
+                return remembered(packed)
+        except (ValueError, BadObject):
+            pass
+        return read(part)
+
+    return reading
 
 
 def parse_time(text: str) -> float | None:

@@ -182,9 +182,9 @@ class Elector:
         """Begin to campaign."""
         self._thread.start()
 
-    def looked(self, within: float) -> bool:
-        """Block until the Lease has been looked at once, for ``within`` seconds at most; whether it has."""
-        return self._looked.wait(within)
+    def looked(self, within: float) -> None:
+        """Block until the Lease has been looked at once, for ``within`` seconds at most."""
+        self._looked.wait(within)
 
     def stop(self, *, release: bool) -> None:
         """Stop campaigning and give the lease up, so that a standby need not wait. Blocks for seconds at

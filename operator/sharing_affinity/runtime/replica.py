@@ -69,9 +69,8 @@ class Alone:
 
     def start(self) -> None: ...
 
-    def looked(self, within: float) -> bool:
+    def looked(self, within: float) -> None:
         """There is nothing to look at."""
-        return True
 
     def stop(self, *, release: bool) -> None: ...
 
