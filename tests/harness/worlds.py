@@ -12,6 +12,7 @@ from sharing_affinity.api import record as records
 from sharing_affinity.engine import (
     Applied,
     Changes,
+    ClaimWrite,
     Decision,
     DeviceLock,
     Engine,
@@ -35,6 +36,13 @@ def decide(engine: Engine, key: PodKey, now: float, new_uuid: Callable[[], str])
         if not (isinstance(decision, Unplaced) and decision.reason is Reason.EXTRACTION_PENDING):
             return decision
     raise AssertionError(f"{key} stays pending: {decision.message}")
+
+
+def written(claim: JSON, write: ClaimWrite) -> JSON:
+    """The claim as it is stored after a write."""
+    note = {"sharingaffinity.dev/allocation": records.encode(write.record.with_attempt("a1"))}
+    metadata = {**claim["metadata"], "annotations": note}
+    return {**claim, "metadata": metadata, "status": {"allocation": write.allocation}}
 
 
 START = 1_767_225_600.0
@@ -84,6 +92,18 @@ class World:
         """A claim and a pod of the same name that uses it."""
         self.show(o.claim(name, subnet, **claim), o.pod(name))
 
+    def assume(self, name: str, subnet: str | None = None, **claim: Any) -> Placed:
+        """Add claim and pod, decide, and assume what must be a placement; nothing is written yet."""
+        self.add(name, subnet, **claim)
+        return self.assume_for(name)
+
+    def assume_for(self, pod: str) -> Placed:
+        """As :meth:`assume`, for a pod that is there."""
+        decision = self.decide(pod)
+        assert isinstance(decision, Placed), decision
+        self.engine.assume(decision)
+        return decision
+
     def try_place(self, name: str, subnet: str | None = None, **claim: Any) -> Decision:
         """Add claim and pod, decide, and write the allocation when placed."""
         self.add(name, subnet, **claim)
@@ -104,20 +124,15 @@ class World:
         assert isinstance(decision, Unplaced), decision
         return decision
 
-    def write(self, placed: Placed, only: Iterable[str] | None = None) -> None:
-        """Let the placement's writes succeed and be seen."""
-        for write in placed.writes:
-            if only is not None and write.name not in only:
-                continue
-            raw = self.objects[("ResourceClaim", write.namespace, write.name)]
-            annotations = {"sharingaffinity.dev/allocation": records.encode(write.record.with_attempt("a1"))}
-            self.show(
-                {
-                    **raw,
-                    "metadata": {**raw["metadata"], "annotations": annotations},
-                    "status": {"allocation": write.allocation},
-                }
+    def write(self, placed: Placed, only: Iterable[str] | None = None) -> Changes:
+        """Let the placement's writes succeed and be seen; the changes of the last one."""
+        return self.show(
+            *(
+                written(self.objects[("ResourceClaim", write.namespace, write.name)], write)
+                for write in placed.writes
+                if only is None or write.name in only
             )
+        )
 
     def release(self, name: str, namespace: str = "default") -> None:
         """Delete pod and claim."""

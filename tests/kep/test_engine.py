@@ -145,21 +145,14 @@ def test_first_fit_without_scoring_and_the_locked_device_with_it(scoring: bool, 
 def test_second_claim_of_same_values_joins_the_assumed_lock() -> None:
     w = nics()
     for name in ("one", "two"):
-        w.add(name, "A")
-        decision = w.decide(name)
-        assert isinstance(decision, Placed)
-        w.engine.assume(decision)
-        assert devices(decision) == ["eth1"]
+        assert devices(w.assume(name, "A")) == ["eth1"]
     holders = w.lock("eth1").holders
     assert [h.assumed for h in holders] == [True, True]
 
 
 def test_second_claim_of_other_values_is_kept_off_by_the_assumed_lock() -> None:
     w = nics()
-    w.add("one", "A")
-    decision = w.decide("one")
-    assert isinstance(decision, Placed)
-    w.engine.assume(decision)
+    w.assume("one", "A")
     w.add("two", "B")
     other = w.decide("two")
     assert isinstance(other, Placed)
@@ -168,11 +161,7 @@ def test_second_claim_of_other_values_is_kept_off_by_the_assumed_lock() -> None:
 
 def test_forgetting_rolls_the_lock_back() -> None:
     w = nics()
-    w.add("one", "A")
-    decision = w.decide("one")
-    assert isinstance(decision, Placed)
-    w.engine.assume(decision)
-    changes = w.engine.forget(decision.writes[0].uid)
+    changes = w.engine.forget(w.assume("one", "A").writes[0].uid)
     assert ("default", "one") in changes.pods
     assert w.locks() == {}
     assert w.engine.fingerprint() == w.restarted().engine.fingerprint()

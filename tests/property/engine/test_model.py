@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import objects as o
-from harness.worlds import decide
+from harness.worlds import decide, written
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sharing_affinity.allocator import Selectors
-from sharing_affinity.api import record as records
 from sharing_affinity.engine import (
     Applied,
     Changes,
@@ -240,9 +239,7 @@ class ClusterLife(RuleBasedStateMachine):
             self.take(self.engine.forget(uid))
             self.take(self.engine.forget(uid))
             return
-        note = {"sharingaffinity.dev/allocation": records.encode(write.record.with_attempt("x"))}
-        meta = {**raw["metadata"], "annotations": note}
-        self.store({**raw, "metadata": meta, "status": {"allocation": write.allocation}})
+        self.store(written(raw, write))
         self.ours.add(uid)
         version = self.stored[("ResourceClaim", write.name)]["metadata"]["resourceVersion"]
         self.take(self.engine.confirm(uid, version))

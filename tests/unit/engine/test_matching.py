@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from harness import objects as o
-from harness.worlds import World
+from harness.worlds import World, written
 
 from sharing_affinity.allocator import Selectors
 from sharing_affinity.api import Device
-from sharing_affinity.api import record as records
 from sharing_affinity.engine import Applied, Engine, Options, Placed, Reason, Unplaced, matching
 from sharing_affinity.engine.matching import AT_ONCE
 from sharing_affinity.engine.openings import Place, place_of
@@ -138,10 +137,7 @@ def test_an_allocation_is_booked_where_it_is_made_not_in_the_next_decision(
     monkeypatch.setattr(matching, "place_of", counted)
     large.engine.assume(decision)
     assert [pool.name for pool in located] == [decision.node]
-    write = decision.writes[0]
-    raw = o.claim("first", "A")
-    raw["metadata"]["annotations"] = {"sharingaffinity.dev/allocation": records.encode(write.record)}
-    large.see({**raw, "status": {"allocation": write.allocation}})
+    large.see(written(o.claim("first", "A"), decision.writes[0]))
     large.pod("second")
     assert isinstance(large.decide("second"), Placed)
     assert len(located) == 1

@@ -79,10 +79,8 @@ def test_bound_nominated_and_pinned_pods_use_a_node_up() -> None:
     w = two()
     w.show(o.pod("bound", ["none"], containers=big, nodeName="node-a", status={"phase": "Running"}))
     assert node_of(decide(w, containers=big)) == "node-b"
-    placed = w.decide("pod")
-    assert isinstance(placed, Placed)
     # Only assumed so far, and yet node-b is used up.
-    w.engine.assume(placed)
+    w.assume_for("pod")
     refused = decide(w, "second", containers=big)
     assert isinstance(refused, Unplaced)
     assert "2 Insufficient cpu" in refused.message
@@ -402,9 +400,7 @@ def test_messages_name_no_claim_of_others() -> None:
 def test_writes_wait_for_assumed_claims_of_the_same_pod() -> None:
     w = two(o.claim("shared", "A"), o.claim("own", "A"))
     w.show(o.pod("first", ["shared"]), o.pod("second", ["shared", "own"]))
-    first = w.decide("first")
-    assert isinstance(first, Placed)
-    w.engine.assume(first)
+    first = w.assume_for("first")
     second = w.decide("second")
     assert isinstance(second, Placed)
     assert second.node == first.node

@@ -120,9 +120,7 @@ def test_the_rest_of_the_pods_claims_cannot_follow() -> None:
         o.claim("two", "A"),
     )
     w.show(o.pod("pod", ["one"]))
-    decision = w.decide("pod")
-    w.engine.assume(decision)  # type: ignore[arg-type]
-    w.write(decision)  # type: ignore[arg-type]
+    w.write(w.assume_for("pod"))
     w.show(o.pod("pod", ["one", "two"]))
     assert reasons(w) == ["the pod's other claims cannot be allocated on that node"]
 
@@ -148,9 +146,7 @@ def test_audit_names_what_differs() -> None:
 
 def test_audit_leaves_assumptions_alone_and_rebuild_keeps_them() -> None:
     w = nics()
-    w.add("pod", "A")
-    decision = w.decide("pod")
-    w.engine.assume(decision)  # type: ignore[arg-type]
+    w.assume("pod", "A")
     claims = [raw for (kind, _, _), raw in w.objects.items() if kind == "ResourceClaim"]
     assert w.engine.audit(claims) == ()
     w.engine.rebuild(claims, w.now)

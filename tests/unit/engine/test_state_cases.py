@@ -8,7 +8,6 @@ import pytest
 from harness import objects as o
 from harness.worlds import World, devices, nics
 
-from sharing_affinity.api import record as records
 from sharing_affinity.engine import Applied, DeviceState, Gone, Placed, Unplaced
 
 JSON = dict[str, Any]
@@ -161,11 +160,7 @@ def test_requests_are_rounded_up_to_a_step(amount: str, consumed: str) -> None:
 
 
 def assumed(w: World, name: str, subnet: str) -> str:
-    w.add(name, subnet)
-    decision = w.decide(name)
-    assert isinstance(decision, Placed)
-    w.engine.assume(decision)
-    return decision.writes[0].uid
+    return w.assume(name, subnet).writes[0].uid
 
 
 def test_b09_a_failed_write_forgotten_twice_does_not_free_the_others_lock() -> None:
@@ -211,9 +206,7 @@ def test_recreated_claim_inherits_nothing() -> None:
     assert w.locks() == {"eth1": "subnet=A"}
     w.show(o.claim("nic", "B", uid="u2"), o.pod("pod", ["nic"]))
     assert w.locks() == {}
-    decision = w.decide("pod")
-    assert isinstance(decision, Placed)
-    w.engine.assume(decision)
+    decision = w.assume_for("pod")
     w.write(decision)
     assert devices(decision) == ["eth1"]
     w.engine.observe(Gone("ResourceClaim", "default", "nic", "u1"), w.now)
@@ -224,10 +217,7 @@ def test_late_events_change_nothing() -> None:
     w = nics()
     w.add("c1", "A")
     before = w.objects[("ResourceClaim", "default", "c1")]
-    decision = w.decide("c1")
-    assert isinstance(decision, Placed)
-    w.engine.assume(decision)
-    w.write(decision)
+    w.write(w.assume_for("c1"))
     state = w.engine.fingerprint()
     assert w.engine.observe(Applied(before), w.now).pools == frozenset()
     assert w.engine.fingerprint() == state
@@ -248,17 +238,9 @@ def test_confirmed_assumption_is_not_forgotten() -> None:
 def test_a_claim_seen_as_it_was_assumed_is_told_of() -> None:
     """The holders are the same, but nothing is assumed any more, and people look at that."""
     w = nics()
-    w.add("c1", "A")
-    decision = w.decide("c1")
-    assert isinstance(decision, Placed)
-    w.engine.assume(decision)
+    decision = w.assume("c1", "A")
     assert [h.assumed for h in w.lock("eth1").holders] == [True]
-    raw = w.objects[("ResourceClaim", "default", "c1")]
-    note = {"sharingaffinity.dev/allocation": records.encode(decision.writes[0].record)}
-    raw = {**raw, "metadata": {**raw["metadata"], "annotations": note, "resourceVersion": "60000000"}}
-    changes = w.engine.observe(
-        Applied({**raw, "status": {"allocation": decision.writes[0].allocation}}), w.now
-    )
+    changes = w.write(decision)
     assert changes.pools == {(o.DRIVER, decision.writes[0].record.results[0].pool)}
     assert [h.assumed for h in w.lock("eth1").holders] == [False]
 
