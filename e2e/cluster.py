@@ -19,6 +19,8 @@ from e2e.api import STRATEGIC_PATCH, ApiClient
 from e2e.errors import ApiError, ClusterError
 
 T = TypeVar("T")
+PATIENCE = 120.0
+"""Seconds after which `wait_for` gives up: enough for a kubelet to try a failed prepare again (60 to 90)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Cluster:
             if obj["kind"] == "CustomResourceDefinition":
                 definitions.append(self.api.resource_path(obj))
         for path in definitions:
-            wait_for(f"{path} established", functools.partial(self._established, path), 30)
+            wait_for(f"{path} established", functools.partial(self._established, path))
 
     def _established(self, path: str) -> bool:
         definition = self.request("GET", path)
@@ -263,7 +265,7 @@ class Cluster:
         self.backend.down()
 
 
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, pause: float = 0.05) -> T:
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = PATIENCE, pause: float = 0.05) -> T:
     """Call `probe` until it returns something true; `ClusterError` naming `what` after `seconds`.
 
     Refused connections, API errors and parts of an object that are missing count as "not yet".

@@ -126,7 +126,7 @@ class Stage:
         rows = [row for pool in pools for row in pool["devices"]]
         held = {row["device"]: row["lock"] for row in rows if row["state"] == "Locked"}
         # The view follows the claims by a moment.
-        wait_for(f"kubectl get sap shows {held}", lambda: self._viewed() == held, 20)
+        wait_for(f"kubectl get sap shows {held}", lambda: self._viewed() == held)
         self.story.kubectl("get", "sap")
         self.story.show("sharing-affinity locks", command(self.cluster, "locks"))
         return held
@@ -215,7 +215,7 @@ def sharing(stage: Stage) -> None:
     # an allocation decided before, and only then publishes the metadata. 30 s by default; nothing runs here.
     stage.product.driver("--fence-settle=3")
     stage.product.operators()
-    wait_for("the operator has joined the pool", lambda: joined(stage), 30)
+    wait_for("the operator has joined the pool", lambda: joined(stage))
     story.kubectl("get", "sas", "-o", "wide")
     story.good(f"{stage.product.leader()} leads, the other stands by")
     story.step("Two pods of subnet-a share eth1")
@@ -263,7 +263,7 @@ def failover(stage: Stage) -> None:
     killed = stage.product.leader()
     story.show(stage.product.kill_leader(), f"{killed} is gone")
     start = time.monotonic()
-    wait_for("another operator leads", lambda: stage.product.leader() != killed, 30)
+    wait_for("another operator leads", lambda: stage.product.leader() != killed)
     story.good(f"{stage.product.leader()} leads after {time.monotonic() - start:.1f} s")
     expect("the locks after the takeover", stage.locks(), before)
     stage.pod("b-2", "subnet-b")

@@ -90,10 +90,10 @@ class AsPods:
     def operators(self, *flags: str) -> None:
         self._apply("overlays/default", *LEASE, *flags)
         self._rollout("deployment", OPERATOR, NAMESPACE)
-        wait_for("one of the operators leads", self._leader_or_none, 30)
+        wait_for("one of the operators leads", self._leader_or_none)
 
     def leader(self) -> str:
-        return wait_for("an operator leads", self._leader_or_none, 30)
+        return wait_for("an operator leads", self._leader_or_none)
 
     def _leader_or_none(self) -> str | None:
         """The pod whose name the Lease's holder starts with; a pod that is gone leads no more."""
@@ -127,7 +127,7 @@ class AsPods:
         self._delete([obj for obj in self._applied if obj["kind"] in kinds])
         for namespace in (NAMESPACE, DRIVER_NAMESPACE):
             path = f"/api/v1/namespaces/{namespace}/pods"
-            wait_for(f"nothing runs in {namespace}", functools.partial(self._none, path), 60)
+            wait_for(f"nothing runs in {namespace}", functools.partial(self._none, path))
 
     def _none(self, path: str) -> bool:
         return not self._cluster.request("GET", path)["items"]
@@ -198,12 +198,12 @@ class AsProcesses:
     def operators(self) -> None:
         self._product.install("overlays/local")
         self._operators = [self._product.operator("operator-1", *LEASE)]
-        wait_for("operator-1 leads", functools.partial(self._leads, "operator-1"), 40)
+        wait_for("operator-1 leads", functools.partial(self._leads, "operator-1"))
         self._operators.append(self._product.operator("operator-2", *LEASE))
 
     def leader(self) -> str:
         names = [process.name for process in self._operators]
-        wait_for("an operator leads", lambda: any(map(self._leads, names)), 40)
+        wait_for("an operator leads", lambda: any(map(self._leads, names)))
         return next(name for name in names if self._leads(name))
 
     def _leads(self, name: str) -> bool:

@@ -82,12 +82,12 @@ class RealKubelet:
         def running() -> bool:
             return bool(_pod(self._cluster, pod)["status"].get("phase") == "Running")
 
-        wait_for(f"pod {pod} runs", running, 60)
+        wait_for(f"pod {pod} runs", running)
         lines = self._cluster.kubectl("exec", pod, "--", "/test", "env").splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def rejection(self, pod: str) -> str:
-        return wait_for(f"the kubelet reports the rejection of {pod}", lambda: self._failed(pod), 60)
+        return wait_for(f"the kubelet reports the rejection of {pod}", lambda: self._failed(pod))
 
     def _failed(self, pod: str) -> str | None:
         query = f"involvedObject.name={pod},reason=FailedPrepareDynamicResources"
@@ -137,10 +137,10 @@ class PlayedKubelet:
             answer = self._call("NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse)
             if errors := [claim.error for claim in answer.claims.values() if claim.error]:
                 raise ClusterError(f"unprepare of {pod}: {errors}")
-        wait_for(f"pod {pod} is gone", functools.partial(_missing, self._cluster, pod), 30)
+        wait_for(f"pod {pod} is gone", functools.partial(_missing, self._cluster, pod))
 
     def _prepare(self, pod: str) -> dra.NodePrepareResourceResponse:
-        wait_for(f"pod {pod} is bound", lambda: _pod(self._cluster, pod)["spec"].get("nodeName"), 60)
+        wait_for(f"pod {pod} is bound", lambda: _pod(self._cluster, pod)["spec"].get("nodeName"))
         request = dra.NodePrepareResourcesRequest(claims=self._claims(pod))
         answer = self._call("NodePrepareResources", request, dra.NodePrepareResourcesResponse)
         result: dra.NodePrepareResourceResponse

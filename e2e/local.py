@@ -106,7 +106,7 @@ class LocalBackend:
             [*self._prefix(inside), *self._command(component)], env, self._log(component)
         )
         if component in map(node.machine, (s.name for s in self._state.nodes)):
-            wait_for(component, lambda: process.poll() is not None or node.ready(process.pid), 20)
+            wait_for(component, lambda: process.poll() is not None or node.ready(process.pid))
             if process.poll() is not None:
                 raise ClusterError(f"no mount namespace: {self._log(component).read_text().strip()}")
         self._started[component] = process
@@ -381,7 +381,7 @@ def wait_usable(cluster: Cluster, namespace: str) -> None:
     """Pods can be created in `namespace`: it has the ServiceAccount `default` and the CA bundle."""
     for path in ("serviceaccounts/default", "configmaps/kube-root-ca.crt"):
         probe = functools.partial(cluster.request, "GET", f"/api/v1/namespaces/{namespace}/{path}")
-        wait_for(f"{path} in namespace {namespace}", probe, 60)
+        wait_for(f"{path} in namespace {namespace}", probe)
 
 
 def _down(folder: Path) -> None:

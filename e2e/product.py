@@ -177,4 +177,4 @@ def wait_published(
         fenced = all("taints" in d for s in devices for d in s["spec"].get("devices") or [])
         return bool(devices) and (not affinity or (fenced and generations(devices) == generations(metadata)))
 
-    wait_for(f"the {profile} driver on {node} publishes", published, 120)
+    wait_for(f"the {profile} driver on {node} publishes", published)

@@ -25,7 +25,7 @@ def test_operator_image_runs_its_program(two_nodes: Cluster, namespace: str) -> 
         phase = two_nodes.request("GET", f"{path}/p")["status"]["phase"]
         return phase if phase in ("Succeeded", "Failed") else None
 
-    phase = wait_for("program ended", functools.partial(ended), 90)
+    phase = wait_for("program ended", functools.partial(ended))
     output = two_nodes.kubectl("-n", namespace, "logs", "p")
     assert phase == "Succeeded", output
     assert application.command in output
@@ -38,7 +38,7 @@ def test_driver_runs_as_the_daemonset_of_the_manifests(two_nodes: Cluster) -> No
     kustomization = str(archives.ROOT / "manifests" / "driver-nic")
     two_nodes.kubectl("apply", "--server-side", "--kustomize", kustomization)
     try:
-        published = wait_for("a slice of each node", functools.partial(_published, two_nodes), 60)
+        published = wait_for("a slice of each node", functools.partial(_published, two_nodes))
         assert published == {"node-a", "node-b"}
         before = _identities(two_nodes)
         daemonset = ("daemonset/affinity-driver-nic", "--namespace", DRIVER_NAMESPACE)
@@ -47,7 +47,7 @@ def test_driver_runs_as_the_daemonset_of_the_manifests(two_nodes: Cluster) -> No
         assert _identities(two_nodes) == before
     finally:
         two_nodes.kubectl("delete", "--kustomize", kustomization, "--wait", timeout=120)
-        wait_for("no slices", lambda: not _slices(two_nodes), 60)
+        wait_for("no slices", lambda: not _slices(two_nodes))
 
 
 def _slices(cluster: Cluster) -> list[dict[str, Any]]:

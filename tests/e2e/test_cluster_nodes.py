@@ -27,7 +27,6 @@ def start_pod(cluster: Cluster, namespace: str, name: str, node: str) -> None:
     wait_for(
         f"pod {name} running",
         lambda: cluster.request("GET", f"{path}/{name}")["status"]["phase"] == "Running",
-        30,
     )
 
 
@@ -90,7 +89,7 @@ def test_reboot_changes_the_boot_id_and_restarts_containers(two_nodes: Cluster, 
         state = status["containerStatuses"][0]
         return bool(state["restartCount"] == 1 and state["ready"])
 
-    wait_for("container running again", restarted, 40)
+    wait_for("container running again", restarted)
 
 
 def test_node_folders_are_the_same_inside_and_outside(two_nodes: Cluster) -> None:

@@ -103,7 +103,7 @@ def product(two_nodes: Cluster) -> Iterator[AsPods]:
 def test_every_panel_has_data(two_nodes: Cluster, product: AsPods, namespace: str, tmp_path: Path) -> None:
     prometheus = Prometheus(two_nodes, tmp_path)
     try:
-        wait_for("all are scraped", lambda: prometheus.query(f"sum(up) == {PROCESSES}"), 60)
+        wait_for("all are scraped", lambda: prometheus.query(f"sum(up) == {PROCESSES}"))
         pods = Pods(two_nodes, namespace)
         for name, subnet in (("a1", "a"), ("a2", "a"), ("b1", "b")):
             pods.start(name, subnet)
@@ -119,7 +119,7 @@ def test_every_panel_has_data(two_nodes: Cluster, product: AsPods, namespace: st
             ]
 
         try:
-            wait_for("data on all panels", lambda: not lacking(), 30, 2)
+            wait_for("data on all panels", lambda: not lacking(), pause=2)
         except ClusterError:
             assert lacking() == []
         pods.end("a1", "b1")

@@ -17,14 +17,12 @@ from harness.background import Background
 from harness.nic import DRIVER, allocate, complete, create_claim, nic_claim, nic_config, pool_objects
 
 from e2e import images, revisions
-from e2e.cluster import Cluster, NodePaths, wait_for
+from e2e.cluster import PATIENCE, Cluster, NodePaths, wait_for
 from e2e.errors import ApiError
 from e2e.product import Process, Product
 
 pytestmark = pytest.mark.e2e
 NODE = "node-a"
-RETRY = 110
-"""Seconds in which the kubelet surely retries a failed prepare (60 to 90, and some for two busy cores)."""
 
 
 class Stage:
@@ -41,7 +39,7 @@ class Stage:
         process = self.product.driver(self.node, "--fence-settle=1", *flags, profile=profile, env=env)
         # Slices of an earlier driver may still be there, and its lines in the log file.
         start = written.get(process.log, 0)
-        wait_for("driver registered", lambda: b"registered with" in process.log.read_bytes()[start:], 60)
+        wait_for("driver registered", lambda: b"registered with" in process.log.read_bytes()[start:])
         return process
 
     def claim(self, subnet: str, device: str = "eth1") -> str:
@@ -64,7 +62,7 @@ class Stage:
         }
         self.cluster.request("POST", self._pods(), {"metadata": {"name": name}, "spec": spec})
 
-    def running(self, *names: str, seconds: float = 60) -> None:
+    def running(self, *names: str, seconds: float = PATIENCE) -> None:
         """Wait until all of these pods run."""
         for name in names:
             wait_for(f"pod {name} running", self._probe(name), seconds)
@@ -77,7 +75,7 @@ class Stage:
         printed = self.cluster.kubectl("-n", self.namespace, "exec", name, "--", "/test", "env")
         return dict(line.split("=", 1) for line in printed.splitlines())
 
-    def delete(self, *names: str, force: bool = False, seconds: float = 60) -> None:
+    def delete(self, *names: str, force: bool = False, seconds: float = PATIENCE) -> None:
         """Delete pods and wait until they are gone."""
         for name in names:
             options = {"gracePeriodSeconds": 0} if force else None
@@ -85,7 +83,7 @@ class Stage:
         for name in names:
             wait_for(f"pod {name} gone", lambda name=name: self._gone(name), seconds)  # type: ignore[misc]
 
-    def event(self, name: str, reason: str, seconds: float = 60) -> str:
+    def event(self, name: str, reason: str) -> str:
         """The text of a pod's event."""
 
         def probe() -> str | None:
@@ -95,7 +93,7 @@ class Stage:
                     return str(event["message"])
             return None
 
-        return wait_for(f"event {reason} of {name}", probe, seconds)
+        return wait_for(f"event {reason} of {name}", probe)
 
     def plugin(self, driver: str = DRIVER) -> Path:
         return self.node.plugins / driver
@@ -109,9 +107,9 @@ class Stage:
     def cdi_files(self) -> list[str]:
         return sorted(path.name for path in self.node.cdi.glob("*.sharingaffinity.dev-*"))
 
-    def empty(self, driver: str = DRIVER, seconds: float = 20) -> None:
+    def empty(self, driver: str = DRIVER) -> None:
         """Wait until nothing is prepared and no CDI file is left."""
-        wait_for("nothing prepared", lambda: not self.prepared(driver) and not self.cdi_files(), seconds)
+        wait_for("nothing prepared", lambda: not self.prepared(driver) and not self.cdi_files())
 
     def _pods(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods"
@@ -181,7 +179,7 @@ def test_incompatible_claim_is_refused_with_an_event_and_gets_in_later(stage: St
     assert first not in text
     assert stage.phase("first") == "Running"
     stage.delete("first")
-    stage.running("second", seconds=RETRY)
+    stage.running("second")
     assert stage.environment("second")["NIC_SUBNET"] == "subnet-b"
 
 
@@ -238,12 +236,11 @@ def test_driver_killed_in_mid_prepare(stage: Stage) -> None:
     wait_for(
         "prepare begun",
         lambda: [claim["phase"] for claim in stage.prepared(fpga)] == ["Started"],
-        30,
     )
     process.kill()
     assert stage.cdi_files() == []
     stage.start("--program-seconds=1", profile="fpga")
-    stage.running("one", seconds=RETRY)
+    stage.running("one")
     assert stage.environment("one")["FPGA_BITSTREAM"] == stage.namespace
 
 
@@ -261,7 +258,7 @@ def test_rebooted_node_gets_its_devices_again(stage: Stage) -> None:
         (status,) = pod["status"]["containerStatuses"]
         return status["restartCount"] > 0 and "running" in status["state"]
 
-    wait_for("the pod runs again", running_again, RETRY)
+    wait_for("the pod runs again", running_again)
     assert stage.environment("one")["NIC_SUBNET"] == "a"
 
 
@@ -270,7 +267,7 @@ def test_force_deleted_pod_frees_its_device(stage: Stage) -> None:
     stage.pod("one", stage.claim("a"))
     stage.running("one")
     stage.delete("one", force=True)
-    stage.empty(seconds=60)
+    stage.empty()
     stage.pod("two", stage.claim("b"))
     stage.running("two")
 
@@ -292,14 +289,14 @@ def test_health_of_a_device_reaches_its_pods_and_its_slice(stage: Stage) -> None
         return any(taint["key"] == f"{DRIVER}/unhealthy" for taint in taints["eth1"])
 
     fault = stage.plugin() / "hardware" / "eth1.fault"
-    wait_for("healthy", lambda: health() == "Healthy", 40)
+    wait_for("healthy", lambda: health() == "Healthy")
     fault.write_text("no link")
     try:
-        wait_for("unhealthy", lambda: health() == "Unhealthy", 40)
+        wait_for("unhealthy", lambda: health() == "Unhealthy")
         wait_for("tainted", tainted)
     finally:
         fault.unlink()
-    wait_for("healthy again", lambda: health() == "Healthy" and not tainted(), 40)
+    wait_for("healthy again", lambda: health() == "Healthy" and not tainted())
     assert stage.phase("one") == "Running"
 
 
@@ -359,7 +356,7 @@ def test_status_of_a_claim_outlives_the_driver_and_ends_with_its_pod(stage: Stag
 def test_slices_of_a_stopped_driver_are_wiped_and_metadata_stays_harmless(stage: Stage) -> None:
     """The kubelet deletes the device slices 30 s after the driver is gone; the pool is then incomplete."""
     stage.start().stop()
-    wait_for("slices wiped", lambda: not pool_objects(stage.cluster, NODE)[0], 60)
+    wait_for("slices wiped", lambda: not pool_objects(stage.cluster, NODE)[0])
     _, metadata = pool_objects(stage.cluster, NODE)
     assert len(metadata) == 1
     assert complete(stage.cluster, NODE)() is None
@@ -371,7 +368,7 @@ def load(stage: Stage) -> Background[None]:
     def one(number: int) -> None:
         name = f"load-{number}"
         stage.pod(name, stage.claim("a"))
-        stage.running(name, seconds=30)
+        stage.running(name)
         stage.delete(name)
 
     return Background("load", one)

@@ -84,7 +84,7 @@ def upgrade(cluster: Cluster, pods: Pods) -> None:
         new.operators(*FLAGS)
         new.driver(SETTLE)
         # A roll-out is through when new pods are ready; old ones are told to go after that.
-        wait_for("old pods to go", lambda: "previous" not in running_images(cluster), 60)
+        wait_for("old pods to go", lambda: "previous" not in running_images(cluster))
         coming.more(3, 90)
     assert coming.problem is None
     assert history.violations(product.NIC_DRIVER, 16, subnet_of) == []
@@ -110,7 +110,7 @@ def driver_first(cluster: Cluster, pods: Pods) -> None:
     again = AsPods(cluster, cluster.node("node-a"))
     again.driver(SETTLE)
     again.operators(*FLAGS)
-    wait_for("the pod from before holds its NIC", lambda: locks(cluster) == {"eth2": {"subnet": "b"}}, 60)
+    wait_for("the pod from before holds its NIC", lambda: locks(cluster) == {"eth2": {"subnet": "b"}})
     pods.start("keep-a2", "a")
     pods.running("keep-a2")
 

@@ -49,7 +49,7 @@ class Scene:
                 self.get(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["status"]["phase"] == "Running"
             )
 
-        wait_for(f"pod {name} runs", running, 120)
+        wait_for(f"pod {name} runs", running)
         lines = self.cluster.kubectl("-n", self.namespace, "exec", name, "--", "/test", "env").splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
@@ -62,7 +62,7 @@ class Scene:
         """The operator's Event about a pod that it cannot place."""
         query = f"involvedObject.name={name},reason=FailedAffinityAllocation"
         path = f"/api/v1/namespaces/{self.namespace}/events?fieldSelector={query}"
-        return str(wait_for(f"an Event about {name}", lambda: self.get(path)["items"], 60)[0]["message"])
+        return str(wait_for(f"an Event about {name}", lambda: self.get(path)["items"])[0]["message"])
 
     def delete(self, *names: str) -> None:
         """Delete pods, and wait until the claims made for them are gone."""
@@ -74,7 +74,7 @@ class Scene:
                 owners & {o["name"] for o in c["metadata"]["ownerReferences"]} for c in self.claims()
             )
 
-        wait_for(f"claims of {names} are gone", gone, 60)
+        wait_for(f"claims of {names} are gone", gone)
 
     def claims(self) -> list[dict[str, Any]]:
         path = f"/apis/resource.k8s.io/v1/namespaces/{self.namespace}/resourceclaims"
@@ -135,7 +135,7 @@ def start_driver(scene: Scene) -> None:
             if c.get("observedGeneration") == s["metadata"]["generation"]
         )
 
-    wait_for("the pool is joined", joined, 60)
+    wait_for("the pool is joined", joined)
 
 
 def test_a_pod_gets_its_device_from_the_mock_driver(scene: Scene) -> None:
@@ -214,7 +214,7 @@ def test_rollout_on_a_pool_in_use(open_scene: Scene) -> None:
     new pods share with those of their subnet, and others keep away."""
     scene = open_scene
     scene.product.driver("--no-affinity")
-    wait_for("the devices are open", lambda: fences(scene) == {False}, 60)
+    wait_for("the devices are open", lambda: fences(scene) == {False})
     scene.pod("old", "a")
     assert scene.place("old") == ("eth1", "a")
 
@@ -284,7 +284,7 @@ def test_pods_as_they_run(installed: AsPods, two_nodes: Cluster, name: str) -> N
         two_nodes.request("POST", f"{path}/{pod}/eviction?dryRun=All", body)
 
     for pod in pods:
-        wait_for(f"{pod} may be evicted", lambda pod=pod: evict(pod) is None, 60)  # type: ignore[misc]
+        wait_for(f"{pod} may be evicted", lambda pod=pod: evict(pod) is None)  # type: ignore[misc]
     two_nodes.request("POST", f"{path}/{pods[0]}/eviction", {
         "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pods[0]},
     })  # fmt: skip
@@ -305,7 +305,7 @@ def test_a_driver_whose_container_dies_keeps_its_claims(scene: Scene) -> None:
         (container,) = scene.get(path)["status"]["containerStatuses"]
         return bool(container["restartCount"] == 1 and container["ready"])
 
-    wait_for("the driver runs again", restarted, 60)
+    wait_for("the driver runs again", restarted)
     scene.pod("a2", "a")
     assert scene.place("a2") == ("eth1", "a")
     scene.delete("a", "a2")

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import Cluster
+from e2e.cluster import PATIENCE, Cluster
 from e2e.errors import ApiError
 from sharing_affinity.api.reasons import CLAIMS_ALLOCATED
 
@@ -109,9 +109,9 @@ class Process:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
-    def stop(self, within: float = 15) -> int:
+    def stop(self, within: float = 60) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -127,7 +127,7 @@ def running(kubeconfig: Path, *flags: str, wait: bool = True, **options: Any) ->
     process = Process(kubeconfig, *QUICK_LEASE, *flags, **options)
     try:
         if wait:
-            eventually("the operator to allocate", process.allocating, 60, process)
+            eventually("the operator to allocate", process.allocating, process=process)
         yield process
     finally:
         if process.process.poll() is None:
@@ -136,7 +136,7 @@ def running(kubeconfig: Path, *flags: str, wait: bool = True, **options: Any) ->
 
 
 def eventually(
-    what: str, probe: Callable[[], Any], seconds: float = 60, process: Process | None = None
+    what: str, probe: Callable[[], Any], seconds: float = PATIENCE, process: Process | None = None
 ) -> Any:
     """What ``probe`` returns once that is true; AssertionError naming ``what`` otherwise.
 

@@ -30,7 +30,7 @@ class Pods:
 
     def running(self, *names: str) -> None:
         for name in names:
-            wait_for(f"{name} runs", lambda name=name: self._undisturbed(name), 120)  # type: ignore[misc]
+            wait_for(f"{name} runs", lambda name=name: self._undisturbed(name))  # type: ignore[misc]
 
     def undisturbed(self, *names: str) -> None:
         """They run, and always have."""
@@ -55,7 +55,7 @@ class Pods:
         for name in names:
             self.delete(name)
         for name in names:
-            wait_for(f"claim of {name} is gone", functools.partial(self._no_claim, name), 120)
+            wait_for(f"claim of {name} is gone", functools.partial(self._no_claim, name))
 
     def _no_claim(self, pod: str) -> bool:
         return self.claim(pod) is None

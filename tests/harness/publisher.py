@@ -45,7 +45,7 @@ class Publisher:
     def stop(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(60)
         self._log.close()
 
 
@@ -78,5 +78,5 @@ def sidecar(
         yield process
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         print(f"--- sidecar ---\n{log.read_text()[-5000:]}")

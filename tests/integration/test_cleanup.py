@@ -38,13 +38,13 @@ def test_what_a_killed_operator_left_is_taken_back(own_control_plane: Cluster) -
         node = site.node("n1")
         site.publish(node)
         site.run("used", "a")
-        eventually("used to be bound", lambda: site.node_of("used"), 60, operator)
+        eventually("used to be bound", lambda: site.node_of("used"), process=operator)
         site.run("waits", None)
-        eventually("waits to say why", lambda: told(site), 30, operator)
+        eventually("waits to say why", lambda: told(site), process=operator)
         # Nobody binds the second pod: its allocation is the operator's alone.
         cluster.kill("scheduler")
         site.run("unused", "a")
-        eventually("unused to be allocated", lambda: site.allocation("unused"), 30, operator)
+        eventually("unused to be allocated", lambda: site.allocation("unused"), process=operator)
         code, _, said = cleanup(cluster, "--yes")
         assert code == 1
         assert "an operator runs" in said

@@ -122,7 +122,7 @@ def test_sigterm_leaves_nothing_but_state(control_plane: Cluster, root: Path, no
         labels = 'driver="nic.sharingaffinity.dev",operation="prepare",outcome="ok"'
         assert f"affinity_driver_claims_total{{{labels}}} 0.0" in text
         made.send_signal(signal.SIGTERM)
-        assert made.wait(20) == 0
+        assert made.wait(60) == 0
     assert cli.main(["probe", f"--kubelet-root-dir={root}"]) == 1
     assert sorted(path.name for path in (root / "plugins" / "nic.sharingaffinity.dev").iterdir()) == [
         "checkpoint.json",
@@ -183,7 +183,7 @@ class TestUpgrade:
                 assert set(generations) == {first}
                 old.send_signal(signal.SIGTERM)
                 wait_for("three devices", lambda: published(3))
-                assert old.wait(20) == 0
+                assert old.wait(60) == 0
         assert generations == sorted(generations)
         assert generations[-1] == first + 1
 
@@ -205,7 +205,7 @@ class TestUpgrade:
                 late = nic_claim(control_plane, namespace, node, "a")
                 assert kubelet.prepare(late)[late["metadata"]["uid"]].error == ""
                 kubelet.close()
-                assert old.wait(20) == 0
+                assert old.wait(60) == 0
                 again = KubeletClient(registry)
                 again.register()
                 wait_for("noted", lambda: self.probe(root, "new", "--registered").returncode == 0)
@@ -214,8 +214,8 @@ class TestUpgrade:
                 again.close()
                 started = time.monotonic()
                 new.send_signal(signal.SIGTERM)
-                assert new.wait(20) == 0
-                assert time.monotonic() - started < 3, "nobody takes over, so nothing is waited for"
+                assert new.wait(60) == 0
+                assert time.monotonic() - started < 8, "nobody takes over, so nothing is waited for"
         left = {path.name for path in (root / "plugins" / "nic.sharingaffinity.dev").iterdir()}
         assert left == {"checkpoint.json", "hardware", "serialize.lock"}
 
@@ -264,35 +264,35 @@ class TestFpga:
         return allocate(cluster, create_claim(cluster, namespace, name, [config]), node, device, driver=FPGA)
 
     def test_slow_programming(self, control_plane: Cluster, namespace: str, root: Path, node: str) -> None:
-        with process(control_plane, root, node, "fpga", "--program-seconds=4", "--no-publish"):
+        with process(control_plane, root, node, "fpga", "--program-seconds=10", "--no-publish"):
             kubelet = KubeletClient(root / "plugins_registry")
             kubelet.register()
             slow = self.claim(control_plane, namespace, node, "fpga0", "x")
             same = self.claim(control_plane, namespace, node, "fpga0", "x")
             other = self.claim(control_plane, namespace, node, "fpga0", "y")
             uids = [body["metadata"]["uid"] for body in (slow, same, other)]
-            assert "still in progress" in kubelet.prepare(slow, timeout=2)[uids[0]].error
+            assert "still in progress" in kubelet.prepare(slow, timeout=4)[uids[0]].error
             assert 'this claim needs bitstream="y"' in kubelet.prepare(other)[uids[2]].error
             started = time.monotonic()
             assert kubelet.prepare(same)[uids[1]].error == ""
             assert kubelet.prepare(slow)[uids[0]].error == ""
-            assert time.monotonic() - started < 4, "the bitstream was loaded twice"
+            assert time.monotonic() - started < 16, "the bitstream was loaded twice"
             kubelet.unprepare(slow, same)
             started = time.monotonic()
             again = self.claim(control_plane, namespace, node, "fpga0", "x")
             assert kubelet.prepare(again)[again["metadata"]["uid"]].error == ""
-            assert time.monotonic() - started < 3, "a loaded bitstream was loaded again"
+            assert time.monotonic() - started < 8, "a loaded bitstream was loaded again"
             kubelet.close()
 
     def test_unprepare_waits_for_the_prepare_it_undoes(
         self, control_plane: Cluster, namespace: str, root: Path, node: str
     ) -> None:
-        with process(control_plane, root, node, "fpga", "--program-seconds=3", "--no-publish"):
+        with process(control_plane, root, node, "fpga", "--program-seconds=8", "--no-publish"):
             kubelet = KubeletClient(root / "plugins_registry")
             kubelet.register()
             claim = self.claim(control_plane, namespace, node, "fpga1", "x")
             uid = claim["metadata"]["uid"]
-            assert "still in progress" in kubelet.prepare(claim, timeout=1.5)[uid].error
+            assert "still in progress" in kubelet.prepare(claim, timeout=4)[uid].error
             assert kubelet.unprepare(claim) == {uid: ""}
             assert list((root / "cdi").iterdir()) == []
             kubelet.close()

@@ -223,7 +223,7 @@ def test_a_missing_right_fails_no_prepare_and_is_made_good_later(
     finally:
         role["metadata"] = {"name": "affinity-driver-nic"}
         control_plane.request("PUT", ROLE, role)
-    wait_for("written after all", told(control_plane, claim, "True"), 60)
+    wait_for("written after all", told(control_plane, claim, "True"))
 
 
 def test_an_absent_api_server_delays_status_and_nothing_else(
@@ -239,7 +239,7 @@ def test_an_absent_api_server_delays_status_and_nothing_else(
         wait_for("tried", lambda: outcome(nic, "retried") > 0)
     finally:
         control_plane.start("apiserver")
-    wait_for("status gone", lambda: entries(control_plane, claim) == [], 60)
+    wait_for("status gone", lambda: entries(control_plane, claim) == [])
 
 
 def test_another_nodes_claims_are_out_of_reach(

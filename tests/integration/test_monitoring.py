@@ -44,15 +44,15 @@ def life(cluster: Cluster, namespace: str) -> str:
         with operator.running(kubeconfig) as process:
             site.publish(site.node("n1"), devices=("eth1",), slots=4)
             site.run("first", "a")
-            eventually("placement", lambda: site.node_of("first"), 20, process)
+            eventually("placement", lambda: site.node_of("first"), process=process)
             site.run("second", "a")
-            eventually("placement", lambda: site.node_of("second"), 20, process)
+            eventually("placement", lambda: site.node_of("second"), process=process)
             site.run("conflict", "b")
             site.run("keyless", None)
             counted = ("lock_conflict_total", "no_keys_extracted_total", "compatible_reuse_total")
             for name in counted:
-                eventually(name, lambda name=name: process.metric(name) >= 1, 20, process)  # type: ignore[misc]
-            eventually("gauges", lambda: process.metric("locked_devices") == 1, 20, process)
+                eventually(name, lambda name=name: process.metric(name) >= 1, process=process)  # type: ignore[misc]
+            eventually("gauges", lambda: process.metric("locked_devices") == 1, process=process)
             return process.get("/metrics")[1]
     finally:
         site.close()

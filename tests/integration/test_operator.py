@@ -27,8 +27,8 @@ def operator(kubeconfig: Path) -> Iterator[Process]:
         yield process
 
 
-def bound(site: Site, *pods: str, seconds: float = 30) -> None:
-    eventually(f"{', '.join(pods)} to be bound", lambda: all(site.node_of(pod) for pod in pods), seconds)
+def bound(site: Site, *pods: str) -> None:
+    eventually(f"{', '.join(pods)} to be bound", lambda: all(site.node_of(pod) for pod in pods))
 
 
 def test_two_pods_of_one_subnet_share_and_another_goes_elsewhere(operator: Process, site: Site) -> None:
@@ -593,7 +593,7 @@ def test_a_pod_that_is_never_bound_makes_room_for_another_after_the_grace_time(
     time.sleep(3)
     assert site.allocation("a"), "freed though nobody else wants the device"
     site.run("b", "b")
-    bound(site, "b", seconds=30)
+    bound(site, "b")
 
     assert site.allocation("b") == (node, "eth1")
 
@@ -611,7 +611,7 @@ def test_objects_as_big_as_the_api_allows(operator: Process, site: Site) -> None
     ]
     site.add_claim("big", spec)
     site.pod("big")
-    bound(site, "big", seconds=30)
+    bound(site, "big")
 
     claim = site.get_claim("big")
     assert set(claim["metadata"]["annotations"]) == {RECORD}

@@ -186,7 +186,7 @@ def test_nothing_goes_wrong(
         replicas = Replicas(proxy.kubeconfig(kubeconfig, tmp_path / "kubeconfig"))
         stack.callback(replicas.stop)
         replicas.fill()
-        eventually("a leader", replicas.leader, 60)
+        eventually("a leader", replicas.leader)
         workload = Workload(site, chance)
         for _ in range(QUICK_ROUNDS if seed < QUICK_SEEDS else ROUNDS):
             draw_faults(proxy, chance)
@@ -206,20 +206,20 @@ def test_nothing_goes_wrong(
         proxy.clear()
         proxy.drop_all()
 
-        eventually("rest", lambda: at_rest(site, workload, kubeconfig), 60)
+        eventually("rest", lambda: at_rest(site, workload, kubeconfig))
         assert history.violations(site.driver, SLOTS, subnet_of) == []
-        leader = eventually("a leader", replicas.leader, 60)
+        leader = eventually("a leader", replicas.leader)
         audits = leader.metric("audits_total")
         site.claim("kick")
-        eventually("an audit at rest", lambda: kick(site) or leader.metric("audits_total") > audits, 60)
+        eventually("an audit at rest", lambda: kick(site) or leader.metric("audits_total") > audits)
         assert leader.metric("audit_differences_total") == 0
         assert leader.metric("late_wakeups_total") == 0
-        eventually("the view to be the table", lambda: shown(site) == table(kubeconfig, site), 60)
+        eventually("the view to be the table", lambda: shown(site) == table(kubeconfig, site))
         eventually("conditions of bound pods to go", lambda: not outdated(site))
 
         site.delete_pods()
         with contextlib.suppress(AssertionError):
-            eventually("everything to be free", lambda: not leftovers(site), 60)
+            eventually("everything to be free", lambda: not leftovers(site))
         assert leftovers(site) == []
         assert history.violations(site.driver, SLOTS, subnet_of) == []
         replicas.fill()

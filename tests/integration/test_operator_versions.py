@@ -30,12 +30,14 @@ def test_allocated_shared_and_released_on_1_36(control_plane_1_36: Cluster, old_
     with running(kubeconfig, "--fence-settle", "0") as operator:
         for name, subnet in (("a1", "a"), ("a2", "a"), ("b1", "b")):
             site.run(name, subnet)
-        eventually("all to be bound", lambda: all(map(site.node_of, ("a1", "a2", "b1"))), 30, operator)
+        eventually("all to be bound", lambda: all(map(site.node_of, ("a1", "a2", "b1"))), process=operator)
         assert site.allocation("a1") == site.allocation("a2") != site.allocation("b1")
 
         for name in ("a1", "a2", "b1"):
             site.delete_pod(name)
-        eventually("all to be free", lambda: not any(map(site.allocation, ("a1", "a2", "b1"))), 30, operator)
+        eventually(
+            "all to be free", lambda: not any(map(site.allocation, ("a1", "a2", "b1"))), process=operator
+        )
 
         def tidy() -> bool:
             claims = [site.get_claim(name)["metadata"] for name in ("a1", "a2", "b1")]
@@ -44,7 +46,7 @@ def test_allocated_shared_and_released_on_1_36(control_plane_1_36: Cluster, old_
                 for claim in claims
             )
 
-        eventually("records and finalizers to go", tidy, 30, operator)
+        eventually("records and finalizers to go", tidy, process=operator)
 
 
 def test_a_server_with_its_gates_off_is_refused_by_name() -> None:

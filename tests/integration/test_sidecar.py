@@ -101,11 +101,11 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
             site.claim(name, subnet)
             site.pod(name)
         places = {
-            name: eventually(f"{name} placed", lambda name=name: site.allocation(name), 30, process)
+            name: eventually(f"{name} placed", lambda name=name: site.allocation(name), process=process)
             for name in ("a-1", "a-2", "b-1")
         }
         assert places["a-1"] == places["a-2"] != places["b-1"]
-        eventually("a-1 bound", lambda: site.node_of("a-1") == node, 20, process)
+        eventually("a-1 bound", lambda: site.node_of("a-1") == node, process=process)
 
         # The library raises the generation by itself: two slices change at once.
         publisher.publish(devices(site, "eth1", speed={"int": 10}), devices(site, "eth2", speed={"int": 10}))
@@ -122,7 +122,7 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
             slices = pool_objects(cluster, node, driver)[0]
             return not old & {item["metadata"]["uid"] for item in slices} and joined() is not None
 
-        wait_for("a complete pool of new slices", renewed, 40)
+        wait_for("a complete pool of new slices", renewed)
 
         # Other extractors, same generation; the holders of "a" and "b" yield the same keys as before.
         before = pool_objects(cluster, node, driver)[1][0]
@@ -134,11 +134,10 @@ def test_devices_of_a_driver_that_nobody_changed_are_shared_by_affinity(
                 pool_objects(cluster, node, driver)[1][0]["spec"]["sharingAffinity"]
                 != before["spec"]["sharingAffinity"]
             ),
-            20,
         )
         site.claim("a-3", "a")
         site.pod("a-3")
-        eventually("a-3 joins a", lambda: site.allocation("a-3") == places["a-1"], 30, process)
+        eventually("a-3 joins a", lambda: site.allocation("a-3") == places["a-1"], process=process)
 
         # A roll-out on one pool, which the file knows nothing of.
         changed = SUBNET["expression"].replace("==", "  ==")
@@ -172,8 +171,8 @@ def test_a_placeholder_driver_migrates_while_its_claims_run(
     def placed(name: str, subnet: str) -> str:
         site.claim(name, subnet)
         site.pod(name)
-        found = eventually(f"{name} placed", lambda: site.allocation(name), 30, process)
-        eventually(f"{name} bound", lambda: site.node_of(name), 30, process)
+        found = eventually(f"{name} placed", lambda: site.allocation(name), process=process)
+        eventually(f"{name} bound", lambda: site.node_of(name), process=process)
         return str(found[1])
 
     def placeholder(name: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def test_while_it_is_down_the_condition_says_the_same(
         pass
     started = time.monotonic()
     bad = create(control_plane, slice_of("down", {"k": "nonsense("}, name="down-a"))
-    assert time.monotonic() - started < 5.5
+    assert time.monotonic() - started < 10, "longer than the configured 5 s"
     kubeconfig = control_plane.service_account_kubeconfig(operator.SYSTEM, operator.ACCOUNT)
     with operator.running(kubeconfig):
         accepted = eventually("Accepted", lambda: condition(control_plane, "down-a"))

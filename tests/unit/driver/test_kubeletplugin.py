@@ -313,7 +313,7 @@ class TestPrepare:
         time.sleep(0.3)
         start = time.monotonic()
         assert client.prepare(claim("good"))["uid-good"].error == ""
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 6, "it waited for others"
         served.plugin.go_on.set()
         for thread in waiting:
             thread.join(10)

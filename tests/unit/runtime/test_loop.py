@@ -222,7 +222,7 @@ async def test_a_hostile_extractor_leaves_the_loop_to_others(controller: Control
 
     assert holds.longest < BOUND
     # The interpreter switches between threads: nobody waits for an evaluation to end.
-    assert holds.gap < 1.0
+    assert holds.gap < 2.0
 
 
 def reasons(controller: Controller) -> Counter[Reason]:
@@ -272,4 +272,4 @@ async def test_a_search_without_an_end_leaves_the_loop_to_others(controller: Con
         await observe(controller, claim, o.pod("hostile"))
         await until(lambda: bool(reasons(controller)[Reason.NO_NODE]))
     assert holds.longest < BOUND
-    assert holds.gap < 1.0
+    assert holds.gap < 2.0
