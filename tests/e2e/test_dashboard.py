@@ -1,4 +1,5 @@
-"""The dashboard by a real Prometheus: after a little life of the product as pods, every panel has data.
+"""The dashboard by a real Prometheus: after a little life of the product as pods, every panel has data, and
+every label that a legend names.
 
 Prometheus finds its targets as with the ServiceMonitor that ships: through the Services with its label.
 """
@@ -6,6 +7,7 @@ Prometheus finds its targets as with the ServiceMonitor that ships: through the 
 from __future__ import annotations
 
 import json
+import re
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -57,8 +59,8 @@ class Prometheus:
         self.process.wait(20)
 
 
-def targets(cluster: Cluster, labels: dict[str, str]) -> list[str]:
-    """The addresses behind all Services with these labels."""
+def targets(cluster: Cluster, labels: dict[str, str]) -> list[dict[str, Any]]:
+    """The addresses behind all Services with these labels, with their pods as a ServiceMonitor has them."""
     found = []
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     for service in cluster.request("GET", f"/api/v1/services?labelSelector={selector}")["items"]:
@@ -66,8 +68,14 @@ def targets(cluster: Cluster, labels: dict[str, str]) -> list[str]:
         path = f"/apis/discovery.k8s.io/v1/namespaces/{meta['namespace']}/endpointslices"
         query = f"?labelSelector=kubernetes.io/service-name={meta['name']}"
         for part in cluster.request("GET", path + query)["items"]:
-            found += [f"{e['addresses'][0]}:{part['ports'][0]['port']}" for e in part["endpoints"] or ()]
-    return sorted(found)
+            found += [
+                {
+                    "targets": [f"{e['addresses'][0]}:{part['ports'][0]['port']}"],
+                    "labels": {"pod": e["targetRef"]["name"]},
+                }
+                for e in part["endpoints"] or ()
+            ]
+    return found
 
 
 def configuration(cluster: Cluster) -> dict[str, Any]:
@@ -76,7 +84,7 @@ def configuration(cluster: Cluster) -> dict[str, Any]:
     assert monitor["spec"]["namespaceSelector"] == {"any": True}
     labels = monitor["spec"]["selector"]["matchLabels"]
 
-    def all_there() -> list[str] | None:
+    def all_there() -> list[dict[str, Any]] | None:
         found = targets(cluster, labels)
         return found if len(found) == PROCESSES else None
 
@@ -84,7 +92,7 @@ def configuration(cluster: Cluster) -> dict[str, Any]:
     job = labels[monitor["spec"]["jobLabel"]]
     return {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-        "scrape_configs": [{"job_name": job, "static_configs": [{"targets": scraped}]}],
+        "scrape_configs": [{"job_name": job, "static_configs": scraped}],
     }
 
 
@@ -110,12 +118,17 @@ def test_every_panel_has_data(two_nodes: Cluster, product: AsPods, namespace: st
         pods.running("a1", "a2", "b1")
         pods.end("a2")
 
+        def complete(target: dict[str, Any]) -> bool:
+            series = prometheus.query(target["expr"].replace("$__rate_interval", "5m"))
+            labels = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            return bool(series) and all(labels <= one["metric"].keys() for one in series)
+
         def lacking() -> list[str]:
             return [
                 f"{panel['title']}: {target['expr']}"
                 for panel in monitoring.panels()
                 for target in panel["targets"]
-                if not prometheus.query(target["expr"].replace("$__rate_interval", "5m"))
+                if not complete(target)
             ]
 
         try:

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from harness.operator import ROOT
 
 FOLDER = ROOT / "manifests" / "monitoring"
-#: Labels that Prometheus adds when it scrapes.
-SCRAPED = {"instance", "job"}
+#: Labels that Prometheus adds when it scrapes what the ServiceMonitor selects.
+SCRAPED = {"instance", "job", "pod"}
 OURS = r"\b(?:sharing_affinity|affinity_driver|process)_[a-z0-9_]+"
 RECORDED = r"\bsharing_affinity:[a-z0-9_:]+"
 
@@ -33,6 +33,15 @@ def rules() -> Iterator[dict[str, Any]]:
 def panels() -> list[dict[str, Any]]:
     dashboard = json.loads((FOLDER / "dashboard.json").read_text())
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def unit(panel: dict[str, Any], target: str) -> str:
+    """The unit that a target's series are shown with."""
+    found: str = panel["fieldConfig"]["defaults"]["unit"]
+    for override in panel["fieldConfig"]["overrides"]:
+        if override["matcher"] == {"id": "byFrameRefID", "options": target}:
+            found = next((p["value"] for p in override["properties"] if p["id"] == "unit"), found)
+    return found
 
 
 def queries() -> dict[str, str]:

@@ -110,6 +110,43 @@ def test_every_alert_says_what_and_where_to_read_on() -> None:
             assert f"\n### {rule['alert']}\n" in guide, rule["alert"]
 
 
+def test_panels_say_what_they_show() -> None:
+    titles = [panel["title"] for panel in monitoring.panels()]
+    assert len(set(titles)) == len(titles)
+    for panel in monitoring.panels():
+        assert panel["description"], panel["title"]
+        legends = [target["legendFormat"] for target in panel["targets"]]
+        assert len(set(legends)) == len(legends), panel["title"]
+        # An address says nothing to people.
+        assert "instance" not in "".join(legends), panel["title"]
+
+
+def test_every_series_has_the_unit_of_its_query() -> None:
+    """So no axis has two, and what happens rarely is no small fraction."""
+    wrong = [
+        f"{panel['title']} {target['refId']}: {shown}"
+        for panel in monitoring.panels()
+        for target in panel["targets"]
+        if (shown := monitoring.unit(panel, target["refId"])) not in units(target["expr"])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def units(query: str) -> set[str]:
+    """What Grafana may show a query's values as."""
+    if " / " in query:
+        return {"percentunit"}
+    if "_bytes" in query:
+        return {"bytes"}
+    if "_seconds" in query:
+        return {"s", "suffix:s"}
+    if "_fresh" in query:
+        return {"bool_yes_no"}
+    if "rate(" in query:
+        return {"suffix:/min"} if query.startswith("60 * ") else set()
+    return {"short"}
+
+
 def test_panels_do_not_overlap() -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in monitoring.panels():
