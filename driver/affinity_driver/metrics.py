@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from .state.model import NodeState
 from .statuswriter import OUTCOMES as STATUS_OUTCOMES
@@ -18,6 +18,7 @@ class Metrics:
 
     def __init__(self, driver: str, keys: Sequence[str]) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._driver = driver
         prefix = "affinity_driver"
         self._calls = Counter(

@@ -121,6 +121,8 @@ def test_sigterm_leaves_nothing_but_state(control_plane: Cluster, root: Path, no
             assert fetch(port, path)[0] == code
         labels = 'driver="nic.sharingaffinity.dev",operation="prepare",outcome="ok"'
         assert f"affinity_driver_claims_total{{{labels}}} 0.0" in text
+        # The alert about restarts asks for it.
+        assert "process_start_time_seconds 1" in text
         made.send_signal(signal.SIGTERM)
         assert made.wait(60) == 0
     assert cli.main(["probe", f"--kubelet-root-dir={root}"]) == 1
