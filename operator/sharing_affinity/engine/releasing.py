@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from sharing_affinity.api import Allocation, Claim, Pod
 from sharing_affinity.api.reader import parse_time
+from sharing_affinity.engine.matching import NotIndexed
 from sharing_affinity.engine.types import Release
 from sharing_affinity.engine.world import World
 
@@ -96,9 +97,17 @@ def _waited_too_long(world: World, claim: Claim, allocation: Allocation, live: l
 
 
 def _wants(world: World, claim: Claim, pools: set[tuple[str, str]]) -> bool:
+    """Whether any of these pools could serve a claim, as far as that is known: what no decision has asked for
+    yet is looked up for the next time."""
     for request in claim.requests:
         for _, spec in request.alternatives():
             device_class = world.classes.get(spec.device_class)
-            if device_class is not None and pools & set(world.matches.matches(device_class, spec).affinity):
-                return True
+            try:
+                if (
+                    device_class is not None
+                    and pools & world.matches.matches(device_class, spec).affinity.keys()
+                ):
+                    return True
+            except NotIndexed:
+                continue
     return False

@@ -109,6 +109,19 @@ def test_waiting_too_long_only_while_others_want_the_device() -> None:
     assert reasons(w) == []
 
 
+def test_what_another_pod_wants_may_have_to_be_looked_up_first() -> None:
+    """Nothing has been decided about it: one of its claims is still to come. After a restart that is true of
+    every pod."""
+    w = placed(grace=120.0)
+    w.now += 121.0
+    request = o.request(selectors=[o.cel("device.driver != 'x'")])
+    w.show(o.claim("other", "B", requests=[request]), o.pod("other", ["other", "to-come"]))
+    for world in (w, w.restarted()):
+        assert reasons(world) == []
+        world.extract()
+        assert reasons(world) == ["its pod stayed unscheduled while another pod waits for the device"]
+
+
 def test_the_rest_of_the_pods_claims_cannot_follow() -> None:
     """One of two writes was lost, and meanwhile the node has no room for the second."""
     w = World(
