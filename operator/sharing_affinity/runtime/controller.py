@@ -103,10 +103,13 @@ class _Ask:
 
 @dataclass(slots=True)
 class _Parked:
+    """A pod that waits: it is tried again at ``again`` at the latest, and not before its pause has ended."""
+
     reason: Reason
     attempts: int
     last: float
     not_before: float
+    again: float
     due: bool = False
 
 
@@ -149,6 +152,8 @@ class Controller:
         self._order_until = 0.0
         self._parked: dict[PodKey, _Parked] = {}
         self._timers: list[tuple[float, PodKey]] = []
+        #: Of a pod's entries among the timers, the one that counts.
+        self._alarms: dict[PodKey, float] = {}
         self._by_net: set[PodKey] = set()
         self._awaiting: set[PodKey] = set()
         # Writes.
@@ -621,11 +626,20 @@ class Controller:
         before = self._parked.get(pod)
         attempts = before.attempts + 1 if before is not None and now - before.last < 30.0 else 1
         pause = 0.0 if reason in AT_ONCE else min(5.0, 0.0125 * 2 ** min(attempts, 10))
-        self._parked[pod] = _Parked(reason, attempts, now, now + pause)
-        if retry_at is not None:
-            wait = max(pause, retry_at - self._wall() + 0.01)
-            heapq.heappush(self._timers, (now + wait, pod))
-        heapq.heappush(self._timers, (now + FLUSH, pod))
+        wait = FLUSH if retry_at is None else min(FLUSH, max(pause, retry_at - self._wall() + 0.01))
+        self._parked[pod] = _Parked(reason, attempts, now, now + pause, now + wait)
+        self._arm(pod, now + wait)
+
+    def _arm(self, pod: PodKey, when: float) -> None:
+        """Look at a parked pod at ``when`` at the latest."""
+        if when < self._alarms.get(pod, float("inf")):
+            self._alarms[pod] = when
+            heapq.heappush(self._timers, (when, pod))
+
+    def _end_pause(self, pod: PodKey, parked: _Parked) -> None:
+        """Try a parked pod again as soon as its pause has ended."""
+        parked.again = parked.not_before
+        self._arm(pod, parked.again)
 
     def _wake(self, pods: Iterable[PodKey]) -> None:
         now = self._clock()
@@ -634,15 +648,22 @@ class Controller:
             if parked is not None and parked.not_before > now:
                 if not parked.due:
                     parked.due = True
-                    heapq.heappush(self._timers, (parked.not_before, pod))
+                    self._end_pause(pod, parked)
             else:
                 self._ready.add(pod)
 
     def _wake_due(self, now: float) -> None:
         while self._timers and self._timers[0][0] <= now:
-            _, pod = heapq.heappop(self._timers)
+            when, pod = heapq.heappop(self._timers)
+            if self._alarms.get(pod) != when:
+                continue
+            del self._alarms[pod]
             parked = self._parked.get(pod)
             if parked is None or pod in self._writing:
+                continue
+            if parked.again > now:
+                # Parked anew since, or another pod of this name.
+                self._arm(pod, parked.again)
                 continue
             if now - parked.last >= FLUSH - 1:
                 self._by_net.add(pod)
@@ -736,7 +757,7 @@ class Controller:
             )
             return
         self._park(pod, Reason.NO_NODE, None)
-        heapq.heappush(self._timers, (self._parked[pod].not_before, pod))
+        self._end_pause(pod, self._parked[pod])
 
     async def _settle_later(self, placed: Placed, uid: str, decision: str) -> None:
         await asyncio.sleep(1.0)
