@@ -81,7 +81,10 @@ class Program:
         except CostLimitExceeded as error:
             return Outcome(None, error.with_traceback(None), error.cost)
         except RecursionError:
-            return on_fresh_stack(lambda: self.run(variables, cost_limit))
+            try:
+                return on_fresh_stack(lambda: self.run(variables, cost_limit))
+            except EvaluationError as error:
+                return _failed(error.message, run.cost)
         except Exception as problem:  # a mistake of ours must not stop the work on other expressions
             return _failed(f"internal error: {type(problem).__name__}: {problem}", run.cost)
         if self.wants_string and type(value) is not str:
@@ -111,7 +114,7 @@ def on_fresh_stack(work: Callable[[], T]) -> T:
             failure.append(problem)
 
     if threading.current_thread().name == _FRESH:
-        raise EvaluationError("expression is nested too deeply")
+        raise EvaluationError("expression or value is nested too deeply")
     thread = threading.Thread(target=body, name=_FRESH)
     thread.start()
     thread.join()
