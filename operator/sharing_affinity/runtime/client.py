@@ -28,6 +28,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from sharing_affinity.runtime.decoding import decode
+
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -230,7 +232,7 @@ class Client:
             method, path, data, params=params, content_type=content_type, within=within
         )
         try:
-            return json.loads(text) if text else None
+            return decode(text) if text else None
         except ValueError as error:
             raise NoAnswerError(f"{method} {path}: the answer is not JSON: {error}") from error
 
@@ -334,7 +336,7 @@ class Client:
                 raise _error("watch", path, response.status, text, response.headers.get("Retry-After"))
             yield None
             async for line in _lines(response.content):
-                yield json.loads(line)
+                yield decode(line)
         except TimeoutError as error:
             raise NoAnswerError(f"watch {path}: silent for {silence:.0f} s") from error
         except ValueError as error:
@@ -355,11 +357,11 @@ def _encode(method: str, path: str, body: Any) -> bytes:
     try:
         # Python reads 1e400 as infinity, which JSON cannot say.
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
-    except ValueError as error:
+        for character in "&<>\u2028\u2029":  # they occur within strings only
+            text = text.replace(character, f"\\u{ord(character):04x}")
+        return text.encode()
+    except (ValueError, RecursionError) as error:
         raise ApiError(400, "BadRequest", f"{method} {path}: cannot be written as JSON: {error}") from error
-    for character in "&<>\u2028\u2029":  # they occur within strings only
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text.encode()
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -19,7 +19,6 @@ parameters included.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +32,7 @@ from sharing_affinity.api.record import encode
 from sharing_affinity.engine import ClaimWrite, Release
 from sharing_affinity.runtime import wire
 from sharing_affinity.runtime.client import MERGE_PATCH, ApiError, Client, NoAnswerError
+from sharing_affinity.runtime.decoding import decode
 from sharing_affinity.runtime.kinds import CLAIMS
 from sharing_affinity.runtime.pacing import Pacer, backoff
 
@@ -302,7 +302,7 @@ class Writer:
             content_type=wire.MEDIA_TYPE,
             within=within,
         )
-        return json.loads(text)
+        return decode(text)
 
     async def _put_status(self, claim: Mapping[str, Any], within: float) -> Any:
         # The subresource takes nothing but the status, and the server keeps the managed fields it has: of the
