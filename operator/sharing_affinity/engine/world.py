@@ -620,10 +620,19 @@ def salvage_claim(raw: Mapping[str, Any]) -> Claim | None:
         status = root.obj("status")
         if not status.has("allocation"):
             return None
-        allocation = parse_allocation(status.data["allocation"])
-        return Claim(read_meta(root), "", (), (), (), allocation, (), None, "", ("spec",))
+        return Claim(read_meta(root), "", (), (), (), _salvaged(status), (), None, "", ("spec",))
     except BadObject:
         return None
+
+
+def _salvaged(status: Reader) -> Allocation:
+    """The allocation; without its configs where these are not understood, so that its keys are not known."""
+    stored = status.obj("allocation")
+    try:
+        return parse_allocation(stored.data)
+    except BadObject:
+        devices = {"results": stored.obj("devices").items("results")}
+        return parse_allocation({**stored.data, "devices": devices})
 
 
 def _judged_by(pool: Pool) -> tuple[bool, object]:

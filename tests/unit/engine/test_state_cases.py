@@ -213,6 +213,21 @@ def test_recreated_claim_inherits_nothing() -> None:
     assert w.locks() == {"eth1": "subnet=B"}
 
 
+@pytest.mark.parametrize("where", ["spec", "allocation", "both"])
+def test_a_claim_that_is_not_understood_keeps_what_it_holds(where: str) -> None:
+    """A device somebody holds is never free, not after a restart either."""
+    held = o.allocated(o.claim("odd", "A"), "eth1")
+    if where != "allocation":
+        held["spec"]["devices"]["config"] = [{"opaque": "not an object"}]
+    if where != "spec":
+        held["status"]["allocation"]["devices"]["config"] = [{"opaque": "not an object"}]
+    w = nics(held)
+    assert w.locks() == {"eth1": "subnet=A" if where == "spec" else "Unreconstructable"}
+    assert w.engine.audit([held]) == ()
+    assert w.place("other", "B") == ["eth2"]
+    assert w.restarted().locks() == w.locks()
+
+
 def test_late_events_change_nothing() -> None:
     w = nics()
     w.add("c1", "A")
