@@ -120,7 +120,7 @@ class Replica:
             leading=lambda: self.elector.leading,
             enabled=settings.pod_conditions,
         )
-        self.views = Views(self.client, pacer=views_pacer, wall=_now)
+        self.views = Views(self.client, pacer=views_pacer, wall=_now, leading=lambda: self.elector.leading)
         self.controller = Controller(
             Engine(settings.engine),
             writer=Writer(

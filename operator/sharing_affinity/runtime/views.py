@@ -155,9 +155,11 @@ class Views:
         *,
         pacer: Pacer,
         wall: Callable[[], datetime.datetime],
+        leading: Callable[[], bool],
         interval: float = 1.0,
     ) -> None:
         self._client, self._pacer, self._wall = client, pacer, wall
+        self._leading = leading
         self._interval = interval
         self._pools: dict[PoolId, PoolLocks | None] = {}
         self._slices: dict[str, tuple[str, int, Mapping[str, Any], SliceStatus]] = {}
@@ -187,14 +189,15 @@ class Views:
         self._conditions.clear()
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write for ever. What another leader has to tell by now is dropped: a new term is told everything
+        anew."""
         while True:
             await self._work.wait()
             self._work.clear()
             pools, self._pools = self._pools, {}
             slices, self._slices = self._slices, {}
             for pool, locks in pools.items():
-                if pool in self._pools:
+                if pool in self._pools or not self._leading():
                     continue
                 try:
                     await self._pool(pool, locks)
@@ -202,7 +205,7 @@ class Views:
                     log.debug("view not written", pool="/".join(pool), problem=str(error))
                     self._pools.setdefault(pool, locks)
             for name, state in slices.items():
-                if name in self._slices:
+                if name in self._slices or not self._leading():
                     continue
                 try:
                     await self._slice(name, *state)
@@ -219,7 +222,7 @@ class Views:
         wanted = {view_name(*pool) for pool in present}
         found = await self._client.request("GET", POOL_VIEWS.path)
         for view in found["items"]:
-            if view["metadata"]["name"] not in wanted:
+            if view["metadata"]["name"] not in wanted and self._leading():
                 await self._delete(view["metadata"]["name"])
 
     async def _pool(self, pool: PoolId, locks: PoolLocks | None) -> None:

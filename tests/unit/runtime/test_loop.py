@@ -107,7 +107,7 @@ async def controller() -> AsyncIterator[Controller]:
         conditions=PodConditions(
             nothing, pacer=pacer, clock=time.monotonic, wall=wall, leading=lambda: False
         ),
-        views=Views(nothing, pacer=pacer, wall=wall),
+        views=Views(nothing, pacer=pacer, wall=wall, leading=lambda: False),
         metrics=Metrics(),
     )
     task = asyncio.create_task(made.run())
