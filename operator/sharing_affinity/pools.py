@@ -210,9 +210,10 @@ def _device(
     added = tuple(
         r.taint for r in rules if r.taint is not None and r.selects(member.driver, member.pool, device.name)
     )
-    taints = device.taints + added
-    counts = taints if rule_fences else device.taints
-    return PoolDevice(device, member, taints, any(t.is_fence for t in counts))
+    fenced = any(t.is_fence for t in device.taints) or (
+        rule_fences and any(r.fences(member.driver, member.pool, device.name) for r in rules)
+    )
+    return PoolDevice(device, member, device.taints + added, fenced)
 
 
 def _extractors(

@@ -328,6 +328,11 @@ class TaintRule:
             and (not self.device or self.device == device)
         )
 
+    def fences(self, driver: str, pool: str, device: str) -> bool:
+        """Whether the rule surely puts the fence on a device: one with unknown fields may select fewer."""
+        fence = self.taint is not None and self.taint.is_fence
+        return fence and not self.unsupported and self.selects(driver, pool, device)
+
 
 # --- claims -------------------------------------------------------------------------------------------------
 
@@ -711,11 +716,14 @@ def parse_taint_rule(raw: object) -> TaintRule:
     spec = root.obj("spec")
     selector = spec.obj("deviceSelector")
     taint = spec.maybe("taint")
+    unsupported = [*spec.unknown("deviceSelector", "taint"), *selector.unknown("driver", "pool", "device")]
+    if taint is not None:
+        unsupported.extend(taint.unknown("key", "value", "effect", "timeAdded"))
     return TaintRule(
         meta=read_meta(root),
         driver=selector.text("driver"),
         pool=selector.text("pool"),
         device=selector.text("device"),
         taint=_taint(taint) if taint is not None else None,
-        unsupported=(*spec.unknown("deviceSelector", "taint"), *selector.unknown("driver", "pool", "device")),
+        unsupported=tuple(unsupported),
     )

@@ -163,7 +163,7 @@ class Published:
                     taints = [
                         r.taint
                         for r in self.rules.values()
-                        if r.taint is not None and r.taint.is_fence and r.selects(*pool_id, device.name)
+                        if r.taint is not None and r.fences(*pool_id, device.name)
                     ]
                 fenced[device.name] = bool(taints) and fenced.get(device.name, True)
                 stamp = max((t.added for t in taints if t.added is not None), default=now)

@@ -202,6 +202,25 @@ def test_taint_rule_is_a_fence_only_with_the_flag(flag: bool, reason: str) -> No
         assert pool(w).reason == "Unfenced"
 
 
+@pytest.mark.parametrize("part", ["deviceSelector", "taint"])
+def test_taint_rule_with_fields_of_tomorrow_is_no_fence(part: str) -> None:
+    """It may select fewer devices than this version thinks; the others would be open to the scheduler."""
+    odd = rule(driver=o.DRIVER)
+    odd["spec"][part] = {**odd["spec"][part], "onlyOn": "tuesdays"}
+    w = World(
+        o.node(),
+        o.device_class(),
+        o.metadata_slice(),
+        o.device_slice([unfenced()]),
+        odd,
+        rule_fences=True,
+    )
+    assert pool(w).reason == "Unfenced"
+    odd["spec"][part] = {k: v for k, v in odd["spec"][part].items() if k != "onlyOn"}
+    w.show(odd)
+    assert pool(w).reason == "Joined"
+
+
 def test_taint_rule_of_others_keeps_devices_off() -> None:
     broken = rule("broken", driver=o.DRIVER, device="eth1")
     broken["spec"]["taint"] = {"key": "broken", "effect": "NoExecute"}
