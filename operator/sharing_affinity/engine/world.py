@@ -144,12 +144,12 @@ class World:
         try:
             view = parse(event.raw)
         except BadObject as problem:
-            return self._refuse(problem, event)
+            return self._refuse(problem, event, now)
         if self.versions.is_late(str(kind), view.meta):
             return Changes()
         return apply(view, now)
 
-    def _refuse(self, problem: BadObject, event: Applied) -> Changes:
+    def _refuse(self, problem: BadObject, event: Applied, now: float) -> Changes:
         """A bad object is out of the world, alone. What a bad claim holds stays held: its devices are not
         free.
 
@@ -160,11 +160,11 @@ class World:
             stub = salvage_claim(event.raw)
             if stub is None or self.versions.is_late(kind, stub.meta):
                 return Changes(problem=problem)
-            return replace(self._apply_claim(stub, 0.0), problem=problem)
+            return replace(self._apply_claim(stub, now), problem=problem)
         known = self.versions.known(kind, problem.namespace, problem.name)
         if not known:
             return Changes(problem=problem)
-        changes = self._remove(kind, problem.namespace, problem.name, 0.0)
+        changes = self._remove(kind, problem.namespace, problem.name, now)
         return replace(changes, problem=problem)
 
     def _gone(self, event: Gone, now: float) -> Changes:

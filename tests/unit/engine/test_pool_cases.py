@@ -250,6 +250,22 @@ def test_young_fence_is_not_relied_on() -> None:
     assert isinstance(w.decide("pod"), Placed)
 
 
+def test_a_slice_that_is_not_understood_makes_no_fence_of_its_pool_old() -> None:
+    other = o.device_slice([o.device("eth2")], "other", count=2)
+    w = World(
+        o.node(),
+        o.device_class(),
+        o.metadata_slice(count=3),
+        o.device_slice([o.device("eth1")], count=2),
+        other,
+        fence_settle=10.0,
+    )
+    w.show({**other, "spec": {**other["spec"], "devices": "none"}})
+    w.show(other)
+    assert pool(w).reason == "Joined"
+    assert w.refuse("pod", "A").retry_at == w.now + 10.0
+
+
 def test_republishing_does_not_make_a_fence_young_again() -> None:
     w = nics(fence_settle=10.0)
     w.now += 30.0
