@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 import hashlib
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -28,6 +29,10 @@ from sharing_affinity.runtime.pacing import Pacer
 
 HOLDERS: Final = 16
 DEVICES: Final = 1024
+ROOM: Final = 600 * 1024
+"""Bytes of the devices of a view: etcd takes 1.5 MiB, and the API server adds who wrote which field."""
+VALUE: Final = 256
+"""Characters of a lock's value that are shown."""
 FIELD_MANAGER: Final = "sharing-affinity"
 
 log = structlog.get_logger("views")
@@ -57,7 +62,7 @@ def pool_status(locks: PoolLocks) -> dict[str, Any]:
             "blocked": states.count(DeviceState.UNRECONSTRUCTABLE) + states.count(DeviceState.UNKNOWN),
             "holders": sum(len(device.holders) for device in devices),
         },
-        "devices": [_device(device) for device in devices[:DEVICES]],
+        "devices": list(_listed(devices[:DEVICES])),
         "conditions": [_condition(reasons.USABLE, locks.status, locks.reason, locks.message)],
     }
     if locks.node:
@@ -108,6 +113,17 @@ def _summary(device: DeviceLock) -> str:
     return f"{device.device} {device.state.value} ({len(device.holders)})"
 
 
+def _listed(devices: Iterable[DeviceLock]) -> Iterator[dict[str, Any]]:
+    """As many devices as there is room for."""
+    room = ROOM
+    for device in devices:
+        view = _device(device)
+        room -= len(json.dumps(view))
+        if room < 0:
+            return
+        yield view
+
+
 def _device(device: DeviceLock) -> dict[str, Any]:
     view: dict[str, Any] = {
         "name": device.device,
@@ -127,7 +143,7 @@ def _device(device: DeviceLock) -> dict[str, Any]:
     if device.reason:
         view["message"] = cut(device.reason, 1024)
     if device.state is DeviceState.LOCKED:
-        view["lock"] = dict(device.keys)
+        view["lock"] = {key: cut(value, VALUE) for key, value in device.keys}
     if device.capacity:
         view["capacity"] = {name: total for name, _, total in device.capacity[:64]}
         view["freeCapacity"] = {

@@ -116,6 +116,21 @@ def test_a_pool_view() -> None:
     assert status["conditions"][0] == {"type": "Usable", "status": "True", "reason": "Joined", "message": ""}
 
 
+@pytest.mark.parametrize("value", ["a", "\u20ac" * 10_000, "\0" * 10_000])
+def test_a_view_stays_below_what_etcd_takes(value: str) -> None:
+    """Names and values are the tenants' to choose. The server adds to it who wrote which field."""
+    held = tuple(Holder("n" * 63, "c" * 253, "u" * 36, "r" * 63, "s" * 36, (), ()) for _ in range(20))
+    keys = tuple((f"key{number}", value) for number in range(8))
+    capacity = tuple((f"{'d' * 63}/c{number}", "1", "2") for number in range(16))
+    many = [DeviceLock(f"eth{number}", DeviceState.LOCKED, keys, held, capacity) for number in range(2000)]
+    status = views.pool_status(pool(devices=tuple(many)))
+
+    assert len(client._encode("PATCH", "view", status)) < 2**20 * 3 / 4
+    assert len(status["devices"]) > 20
+    assert status["counts"]["devices"] == 2000
+    assert list(status["devices"][0]["lock"]) == [f"key{number}" for number in range(8)]
+
+
 def test_view_names_are_dns_names_and_unique() -> None:
     names = {
         views.view_name(*ids)
