@@ -30,7 +30,7 @@ from typing import Any
 
 import structlog
 
-from sharing_affinity.runtime.client import ApiError, Client, NoAnswerError
+from sharing_affinity.runtime.client import AccessError, ApiError, Client, NoAnswerError
 from sharing_affinity.runtime.kinds import LEASES
 
 log = structlog.get_logger("lease")
@@ -212,7 +212,7 @@ class Elector:
                 try:
                     seen, acquired = await self._round(client, seen, acquired)
                     self.problem = ""
-                except (ApiError, NoAnswerError) as error:
+                except (AccessError, ApiError, NoAnswerError) as error:
                     if str(error) != self.problem:
                         log.warning("lease", problem=str(error))
                     self.problem = str(error)
