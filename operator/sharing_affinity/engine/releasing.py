@@ -70,16 +70,19 @@ def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> s
 
 
 def _stuck(world: World, claim: Claim, now: float, completable: Completable) -> str:
-    """A pod got only some of its claims, and the others cannot follow on that node."""
-    for key in world.pods_of_claim.get(claim.key, ()):
-        pod = world.pods[key]
-        if key not in world.waiting:
-            continue
-        others = [world.claims.get((key[0], entry.claim)) for entry in pod.claims]
-        missing = [c for c in others if c is not None and world.allocation_of(c) is None]
-        if missing and not completable(key, now):
-            return "the pod's other claims cannot be allocated on that node"
+    """Its pod got only some of its claims, and the others cannot follow on that node. Of several pods that
+    share the claim, one that can use it is enough to keep it."""
+    pods = [world.pods[key] for key in world.pods_of_claim.get(claim.key, ())]
+    live = [p for p in pods if not p.finished and not p.meta.deleting and not p.gates]
+    if live and all(p.key in world.waiting and not _can_follow(world, p, now, completable) for p in live):
+        return "the pod's other claims cannot be allocated on that node"
     return ""
+
+
+def _can_follow(world: World, pod: Pod, now: float, completable: Completable) -> bool:
+    others = (world.claims.get((pod.meta.namespace, entry.claim)) for entry in pod.claims)
+    missing = any(c is not None and world.allocation_of(c) is None for c in others)
+    return not missing or completable(pod.key, now)
 
 
 def _waited_too_long(world: World, claim: Claim, allocation: Allocation, live: list[Pod], now: float) -> str:

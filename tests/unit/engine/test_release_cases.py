@@ -138,6 +138,24 @@ def test_the_rest_of_the_pods_claims_cannot_follow() -> None:
     assert reasons(w) == ["the pod's other claims cannot be allocated on that node"]
 
 
+def test_a_shared_claim_stays_for_the_pod_that_can_use_it() -> None:
+    """Another pod that shares it lacks a claim that cannot follow; the first is about to be bound."""
+    w = World(
+        o.node(),
+        o.device_class(),
+        o.metadata_slice(),
+        o.device_slice([o.device("eth1", "1")]),
+        o.claim("shared", "A"),
+        o.claim("more", "A"),
+    )
+    w.show(o.pod("first", ["shared"]))
+    w.write(w.assume_for("first"))
+    w.show(o.pod("second", ["shared", "more"]))
+    assert reasons(w) == []
+    w.gone("Pod", "first", "default")
+    assert reasons(w) == ["the pod's other claims cannot be allocated on that node"]
+
+
 def test_misplaced_pods_are_reported() -> None:
     w = placed()
     w.show(o.node("node-b"))
