@@ -57,6 +57,7 @@ def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> s
         for t in world.nodes[node_name].taints
     ):
         return f"node {node_name} is tainted NoExecute"
+    asked = {name: spec for request in claim.requests for name, spec in request.alternatives()}
     for result in allocation.results:
         pool = world.pools.get((result.driver, result.pool))
         if result.admin or pool is None or not pool.complete:
@@ -64,7 +65,10 @@ def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> s
         device = next((d for d in pool.listed if d.name == result.device), None)
         if device is None:
             return f"device {result.pool}/{result.device} is gone"
-        if any(t.effect == "NoExecute" for t in device.taints):
+        tolerations = asked[result.request].tolerations if result.request in asked else ()
+        if any(
+            t.effect == "NoExecute" and not any(x.tolerates(t) for x in tolerations) for t in device.taints
+        ):
             return f"device {result.pool}/{result.device} is tainted NoExecute"
     return _waited_too_long(world, claim, allocation, live, now)
 

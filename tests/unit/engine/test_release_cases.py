@@ -93,6 +93,18 @@ def test_device_is_gone_or_drained() -> None:
     assert reasons(w) == ["device node-a/eth1 is gone"]
 
 
+def test_a_tolerated_taint_of_a_device_frees_nothing() -> None:
+    """The request was allowed to have the device in spite of it."""
+    broken = o.device("eth1", taints=[{"key": "broken", "effect": "NoExecute"}])
+    w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice([broken]))
+    tolerant = o.request(tolerations=[{"key": "broken", "operator": "Exists", "effect": "NoExecute"}])
+    assert w.place("brave", "A", requests=[tolerant]) == ["eth1"]
+    assert reasons(w) == []
+    burning = o.device("eth1", taints=[{"key": "burning", "effect": "NoExecute"}])
+    w.show(o.device_slice([burning]))
+    assert reasons(w) == ["device node-a/eth1 is tainted NoExecute"]
+
+
 def test_pool_under_way_frees_nothing() -> None:
     w = placed()
     w.gone("ResourceSlice", "node-a-dev")
