@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sharing_affinity.api import Allocation, Claim, Pod
+from sharing_affinity.api import Allocation, Claim, Node, Pod
 from sharing_affinity.api.reader import parse_time
 from sharing_affinity.engine.matching import NotIndexed
 from sharing_affinity.engine.types import Release
@@ -52,10 +52,7 @@ def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> s
     node_name = allocation.node_selector.single_node() if allocation.node_selector is not None else None
     if node_name is not None and node_name not in world.nodes:
         return f"node {node_name} is gone"
-    if node_name is not None and any(
-        t.effect == "NoExecute" and not all(any(x.tolerates(t) for x in p.tolerations) for p in live)
-        for t in world.nodes[node_name].taints
-    ):
+    if node_name is not None and all(_is_driven_off(p, world.nodes[node_name]) for p in live):
         return f"node {node_name} is tainted NoExecute"
     asked = {name: spec for request in claim.requests for name, spec in request.alternatives()}
     for result in allocation.results:
@@ -71,6 +68,11 @@ def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> s
         ):
             return f"device {result.pool}/{result.device} is tainted NoExecute"
     return _waited_too_long(world, claim, allocation, live, now)
+
+
+def _is_driven_off(pod: Pod, node: Node) -> bool:
+    taints = (t for t in node.taints if t.effect == "NoExecute")
+    return any(not any(x.tolerates(t) for x in pod.tolerations) for t in taints)
 
 
 def _stuck(world: World, claim: Claim, now: float, completable: Completable) -> str:

@@ -77,6 +77,18 @@ def test_node_is_gone_or_drained() -> None:
     assert reasons(w) == ["node node-a is gone"]
 
 
+def test_one_pod_that_tolerates_the_nodes_taint_keeps_a_shared_claim() -> None:
+    taint = {"key": "maintenance", "effect": "NoExecute"}
+    w = World(o.node(taints=[taint]), o.device_class(), o.metadata_slice(), o.device_slice())
+    w.show(o.claim("shared", "A"))
+    w.show(o.pod("brave", ["shared"], tolerations=[{"key": "maintenance", "operator": "Exists"}]))
+    w.write(w.assume_for("brave"))
+    w.show(o.pod("other", ["shared"]))
+    assert reasons(w) == []
+    w.gone("Pod", "brave", "default")
+    assert reasons(w) == ["node node-a is tainted NoExecute"]
+
+
 def test_bound_pods_keep_theirs() -> None:
     w = placed()
     change(w, "Pod", "pod", spec={"nodeName": "node-a"})
