@@ -108,11 +108,14 @@ class PodAffinityTerm:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A DoNotSchedule topology spread constraint."""
+    """A DoNotSchedule topology spread constraint. Which nodes count may follow from the pod's node affinity
+    and from its tolerations."""
 
     max_skew: int
     topology_key: str
     selector: LabelSelector | None
+    by_affinity: bool
+    by_taints: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,13 @@ def parse_pod(raw: object) -> Pod:
         pod_affinity=_affinity_terms(affinity.obj("podAffinity")),
         pod_anti_affinity=_affinity_terms(affinity.obj("podAntiAffinity")),
         spread=tuple(
-            Spread(r.integer("maxSkew", 1), r.text("topologyKey"), _maybe_selector(r, "labelSelector"))
+            Spread(
+                r.integer("maxSkew", 1),
+                r.text("topologyKey"),
+                _maybe_selector(r, "labelSelector"),
+                by_affinity=r.text("nodeAffinityPolicy") != "Ignore",
+                by_taints=r.text("nodeTaintsPolicy") == "Honor",
+            )
             for r in spec.each("topologySpreadConstraints")
             if r.text("whenUnsatisfiable") == "DoNotSchedule"
         ),

@@ -3,9 +3,8 @@
 Modelled: nodeSelector and required node affinity, taints, unschedulable, cpu, memory, other countable
 resources (init containers, sidecars, overhead), pods, host ports, node affinity of bound volumes, required
 pod (anti-)affinity and DoNotSchedule spread in their plain forms. Not modelled, left to the scheduler:
-volumes not yet bound and volume limits, namespace selectors of pod affinity, minDomains and node inclusion
-policies of spread, anti-affinity of running pods against this one where it selects by namespace labels, and
-scheduler plugins.
+volumes not yet bound and volume limits, namespace selectors of pod affinity, minDomains of spread,
+anti-affinity of running pods against this one where it selects by namespace labels, and scheduler plugins.
 """
 
 from sharing_affinity.nodes.fit import Demand, Fit, resource_fit, static_reason, volume_reason

@@ -16,16 +16,25 @@ def static_reason(pod: Pod, node: Node) -> str:
     """What in the node's own description excludes the pod; empty when nothing does."""
     if node.unschedulable and not any(t.tolerates(UNSCHEDULABLE_TAINT) for t in pod.tolerations):
         return "node(s) were unschedulable"
-    if any(node.labels.get(name) != value for name, value in pod.node_selector.items()):
+    if not selects(pod, node):
         return "node(s) didn't match Pod's node affinity/selector"
-    if pod.node_affinity is not None and not pod.node_affinity.matches(node.name, node.labels):
-        return "node(s) didn't match Pod's node affinity/selector"
-    for taint in node.taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not any(
-            t.tolerates(taint) for t in pod.tolerations
-        ):
-            return "node(s) had untolerated taint(s)"
-    return ""
+    return "node(s) had untolerated taint(s)" if is_repelled(pod, node) else ""
+
+
+def selects(pod: Pod, node: Node) -> bool:
+    """Whether a node has what the pod's node selector and required node affinity ask for."""
+    labels: Mapping[str, str] = node.labels
+    if any(labels.get(name) != value for name, value in pod.node_selector.items()):
+        return False
+    return pod.node_affinity is None or pod.node_affinity.matches(node.name, labels)
+
+
+def is_repelled(pod: Pod, node: Node) -> bool:
+    """Whether a node has a taint that the pod does not tolerate."""
+    return any(
+        taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in pod.tolerations)
+        for taint in node.taints
+    )
 
 
 def volume_reason(

@@ -1,9 +1,8 @@
 """Required pod (anti-)affinity and DoNotSchedule spread, in their plain forms.
 
 Plain means: label selectors in the pod's own or named namespaces, or in all; every node with the topology key
-is a domain. What is not modelled (namespace label selectors, minDomains, node inclusion policies,
-matchLabelKeys) counts as satisfied: the scheduler has the last word, and a wrong guess costs a retry, not a
-device.
+is a domain. What is not modelled (namespace label selectors, minDomains, matchLabelKeys) counts as satisfied:
+the scheduler has the last word, and a wrong guess costs a retry, not a device.
 
 What the pods around mean for a pod is worked out once, as topology domains; a node is then judged by its
 labels alone. Pods that ask for none of this meet only those that repel others.
@@ -15,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sharing_affinity.api import Node, Pod
-from sharing_affinity.api.core_objects import PodAffinityTerm
+from sharing_affinity.api.core_objects import PodAffinityTerm, Spread
+from sharing_affinity.nodes.fit import is_repelled, selects
 from sharing_affinity.nodes.usage import Usage
 
 Placed = Iterable[tuple[Pod, Node]]
@@ -116,7 +116,7 @@ def _selects(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
 def _spread(pod: Pod, usage: Usage, nodes: Mapping[str, Node]) -> Iterator[_Spread]:
     for spread in pod.spread:
         key, selector = spread.topology_key, spread.selector
-        counts = {n.labels[key]: 0 for n in nodes.values() if key in n.labels and _eligible(pod, n)}
+        counts = {n.labels[key]: 0 for n in nodes.values() if key in n.labels and _counts(spread, pod, n)}
         for other, at in _others(pod, usage.placed((pod.meta.namespace,)), nodes):
             there = at.labels.get(key)
             if there in counts and selector is not None and selector.matches(other.labels):
@@ -125,9 +125,8 @@ def _spread(pod: Pod, usage: Usage, nodes: Mapping[str, Node]) -> Iterator[_Spre
         yield _Spread(key, counts, int(own), spread.max_skew)
 
 
-def _eligible(pod: Pod, node: Node) -> bool:
-    """Nodes that count: those the pod's own selector and affinity allow (the default inclusion policy)."""
-    labels: Mapping[str, str] = node.labels
-    if any(labels.get(name) != value for name, value in pod.node_selector.items()):
+def _counts(spread: Spread, pod: Pod, node: Node) -> bool:
+    """Whether a node is one of those among which to spread, by the constraint's inclusion policies."""
+    if spread.by_affinity and not selects(pod, node):
         return False
-    return pod.node_affinity is None or pod.node_affinity.matches(node.name, labels)
+    return not (spread.by_taints and is_repelled(pod, node))

@@ -269,6 +269,45 @@ def test_pod_anti_affinity_and_spread() -> None:
     assert node_of(w.decide("x")) == "node-b"
 
 
+@pytest.mark.parametrize(
+    ("policies", "fits"),
+    [
+        ({}, False),
+        ({"nodeTaintsPolicy": "Ignore"}, False),
+        ({"nodeTaintsPolicy": "Honor"}, True),
+        ({"nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}, True),
+    ],
+)
+def test_spread_may_leave_tainted_nodes_out_of_account(policies: JSON, fits: bool) -> None:
+    """Nobody can even out what a node has less of that takes no such pods."""
+    w = two(o.node("node-b", taints=[{"key": "maintenance", "effect": "NoSchedule"}]))
+    w.show(o.pod("x1", ["none"], nodeName="node-a"))
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {},
+        **policies,
+    }
+    assert isinstance(decide(w, "x", topologySpreadConstraints=[spread]), Placed) is fits
+
+
+@pytest.mark.parametrize(("policy", "fits"), [("Honor", True), ("Ignore", False)])
+def test_spread_may_count_nodes_that_the_pod_does_not_select(policy: str, fits: bool) -> None:
+    w = two()
+    w.show(o.pod("x1", ["none"], nodeName="node-a"))
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {},
+        "nodeAffinityPolicy": policy,
+    }
+    selector = {"kubernetes.io/hostname": "node-a"}
+    placed = decide(w, "x", topologySpreadConstraints=[spread], nodeSelector=selector)
+    assert isinstance(placed, Placed) is fits
+
+
 def test_a_pod_that_asks_for_nothing_meets_only_those_that_repel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision must not look at every pod of the cluster."""
     term = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
