@@ -116,11 +116,11 @@ def _selects(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
 def _spread(pod: Pod, usage: Usage, nodes: Mapping[str, Node]) -> Iterator[_Spread]:
     for spread in pod.spread:
         key, selector = spread.topology_key, spread.selector
-        counts = {n.labels[key]: 0 for n in nodes.values() if key in n.labels and _counts(spread, pod, n)}
+        among = {n.name for n in nodes.values() if key in n.labels and _counts(spread, pod, n)}
+        counts = {nodes[name].labels[key]: 0 for name in among}
         for other, at in _others(pod, usage.placed((pod.meta.namespace,)), nodes):
-            there = at.labels.get(key)
-            if there in counts and selector is not None and selector.matches(other.labels):
-                counts[there] += not other.meta.deleting
+            if at.name in among and selector is not None and selector.matches(other.labels):
+                counts[at.labels[key]] += not other.meta.deleting
         own = selector is not None and selector.matches(pod.labels)
         yield _Spread(key, counts, int(own), spread.max_skew)
 

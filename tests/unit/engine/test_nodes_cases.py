@@ -308,6 +308,22 @@ def test_spread_may_count_nodes_that_the_pod_does_not_select(policy: str, fits: 
     assert isinstance(placed, Placed) is fits
 
 
+def test_spread_counts_no_pods_on_nodes_that_do_not_count() -> None:
+    w = two(a={"labels": {"zone": "z1", "nics": "yes"}}, b={"labels": {"zone": "z2", "nics": "yes"}})
+    w.show(o.node("node-c", {"zone": "z1"}))
+    w.show(*(o.pod(f"x{number}", ["none"], nodeName="node-c") for number in range(3)))
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {},
+    }
+    choosy: JSON = {"topologySpreadConstraints": [spread], "nodeSelector": {"nics": "yes"}}
+    assert node_of(decide(w, "first", **choosy)) == "node-a"
+    # Without a choice of nodes all three count.
+    assert node_of(decide(w, "second", topologySpreadConstraints=[spread])) == "node-b"
+
+
 def test_a_pod_that_asks_for_nothing_meets_only_those_that_repel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision must not look at every pod of the cluster."""
     term = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
