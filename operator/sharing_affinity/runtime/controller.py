@@ -431,7 +431,7 @@ class Controller:
         # Our own of an earlier term end by themselves: their time was bounded by that term's lease.
         if pending := [*self._writing.values(), *self._releasing.values()]:
             await asyncio.wait(pending)
-        rounds = 0
+        rounds, told = 0, ("", "")
         while True:
             rounds += 1
             # Nobody has led since that list was asked for, and this process has written nothing before.
@@ -448,9 +448,16 @@ class Controller:
                 return
             if all(outcome is True for outcome in outcomes):
                 break
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException) and not isinstance(outcome, ApiError | NoAnswerError):
+            failed = []
+            for (_, (namespace, name, _)), outcome in zip(waiting, outcomes, strict=True):
+                if isinstance(outcome, ApiError | NoAnswerError):
+                    failed.append((f"{namespace}/{name}", str(outcome)))
+                elif isinstance(outcome, BaseException):
                     raise outcome
+            if failed and failed[0] != told:
+                told = failed[0]
+                what = "nothing is allocated until the records of claims are removed"
+                log.warning(what, claims=len(failed), claim=told[0], problem=told[1])
             await asyncio.sleep(min(2.0, 0.1 * rounds))
         await self.ask(lambda engine: self._settle(engine, term, len(waiting)))
 
