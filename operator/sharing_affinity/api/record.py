@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from sharing_affinity.api.keys import KeyMap
 
-MAX_RECORD_LENGTH: Final = 200 * 1024
+MAX_RECORD_LENGTH: Final = 256 * 1024
+"""What the API server takes of all annotations together: a record that is stored is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,18 @@ def test_record_of_an_older_allocation_claims_nothing() -> None:
     assert reasons(w) == []
 
 
+def test_a_record_as_long_as_annotations_may_be_is_a_record() -> None:
+    """Thirty-two devices with eight keys of 850 characters each: the API server takes that."""
+    keys = [{"name": f"key{number}", "expression": "object.subnetID"} for number in range(8)]
+    devices = [o.device(f"eth{number}") for number in range(32)]
+    w = World(o.node(), o.device_class(), o.metadata_slice(keys), o.device_slice(devices))
+    w.place("pod", "x" * 850, requests=[o.request(count=32)])
+    [record] = w.objects[("ResourceClaim", "default", "pod")]["metadata"]["annotations"].values()
+    assert 200 * 1024 < len(record) < 256 * 1024
+    w.gone("Pod", "pod", "default")
+    assert reasons(w) == ["no live pod references the claim"]
+
+
 def test_node_is_gone_or_drained() -> None:
     w = placed()
     w.show(o.node(taints=[{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]))
