@@ -641,13 +641,7 @@ def _judged_by(pool: Pool) -> tuple[bool, object]:
 
 def _same_wish(before: Pod, after: Pod) -> bool:
     """Whether nothing changed that a decision looks at (conditions and annotations do not)."""
-    return (before.claims, before.nominated_node, before.gates, before.phase, before.meta.deleting) == (
-        after.claims,
-        after.nominated_node,
-        after.gates,
-        after.phase,
-        after.meta.deleting,
-    )
+    return before.meta.deleting == after.meta.deleting and before == replace(after, meta=before.meta)
 
 
 def merged(first: Changes, second: Changes) -> Changes:

@@ -308,6 +308,25 @@ def test_spread_may_count_nodes_that_the_pod_does_not_select(policy: str, fits: 
     assert isinstance(placed, Placed) is fits
 
 
+@pytest.mark.parametrize(
+    ("edits", "wakes"),
+    [
+        ({"spec": {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}}, True),
+        ({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}, True),
+        ({"metadata": {"labels": {"app": "other"}}}, True),
+        ({"metadata": {"annotations": {"note": "x"}}}, False),
+        ({"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}, False),
+    ],
+)
+def test_a_pod_is_decided_on_again_when_something_of_it_changes_that_matters(
+    edits: JSON, wakes: bool
+) -> None:
+    w = nics(o.claim("pod", "A"), o.pod("pod"))
+    raw = w.objects[("Pod", "default", "pod")]
+    changed = {**raw, **{part: {**raw.get(part, {}), **edit} for part, edit in edits.items()}}
+    assert (("default", "pod") in w.show(changed).pods) is wakes
+
+
 def test_spread_counts_no_pods_on_nodes_that_do_not_count() -> None:
     w = two(a={"labels": {"zone": "z1", "nics": "yes"}}, b={"labels": {"zone": "z2", "nics": "yes"}})
     w.show(o.node("node-c", {"zone": "z1"}))
