@@ -553,6 +553,8 @@ class World:
         pods = self.waiting.keys() if freed else frozenset({pod.key}) & self.waiting.keys()
         if before is not None and was_waiting and not freed and _same_wish(before, pod):
             pods = frozenset()
+        if pod.node_name and (before is None or not before.node_name):
+            pods |= self.waiting.following()
         return merged(changes, Changes(pods=pods))
 
     def _claim_keys(self, pod: Pod) -> set[ClaimKey]:

@@ -327,6 +327,24 @@ def test_a_pod_is_decided_on_again_when_something_of_it_changes_that_matters(
     assert (("default", "pod") in w.show(changed).pods) is wakes
 
 
+def test_a_pod_that_came_to_a_node_wakes_those_that_it_may_help() -> None:
+    term = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    even = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term}
+    w = two(o.pod("other", ["none"]))
+    for name, spec in (
+        ("near", {"affinity": near}),
+        ("even", {"topologySpreadConstraints": [even]}),
+        ("plain", {}),
+    ):
+        w.show(o.claim(name, "A"), o.pod(name, **spec))
+    bound = o.pod("other", ["none"], nodeName="node-b")
+    assert w.show(bound).pods == {("default", "near"), ("default", "even")}
+    assert w.show(bound).pods == frozenset()
+    w.gone("Pod", "near", "default")
+    assert w.show(o.pod("late", ["none"], nodeName="node-a")).pods == {("default", "even")}
+
+
 def test_spread_counts_no_pods_on_nodes_that_do_not_count() -> None:
     w = two(a={"labels": {"zone": "z1", "nics": "yes"}}, b={"labels": {"zone": "z2", "nics": "yes"}})
     w.show(o.node("node-c", {"zone": "z1"}))
