@@ -238,8 +238,12 @@ class Views:
         wanted = {view_name(*pool) for pool in present}
         found = await self._client.request("GET", POOL_VIEWS.path)
         for view in found["items"]:
-            if view["metadata"]["name"] not in wanted and self._leading():
-                await self._delete(view["metadata"]["name"])
+            name, spec = view["metadata"]["name"], view["spec"]
+            pool = (spec["driver"], spec["pool"])
+            # One that has come since, while others were deleted.
+            come = (pool in self._written or pool in self._pools) and name == view_name(*pool)
+            if name not in wanted and not come and self._leading():
+                await self._delete(name)
 
     async def _pool(self, pool: PoolId, locks: PoolLocks | None) -> None:
         name = view_name(*pool)

@@ -1,4 +1,4 @@
-"""Views are written by the leader alone."""
+"""Views are written by the leader alone, and those of pools that are there stay."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ DRIVER = "net.example.com"
 class Server:
     """Keeps the names of views. ``between`` is called before every request."""
 
-    def __init__(self, *views: str) -> None:
-        self.views = set(views)
+    def __init__(self, *pools: str) -> None:
+        self.pools = {view_name(*pool_id(pool)): pool for pool in pools}
+        self.views = set(self.pools)
         self.asked: list[tuple[str, str]] = []
         self.between: Callable[[], None] = lambda: None
+        self.pause: dict[str, float] = {}
 
     async def request(self, method: str, path: str, **_: Any) -> Any:
         self.between()
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.pause.get(method, 0.0))
         name = path.partition("/sharingaffinitypools/")[2].partition("/")[0]
         self.asked.append((method, name))
         if method == "PATCH":
             self.views.add(name)
         elif method == "DELETE":
             self.views.discard(name)
-        return {"items": [{"metadata": {"name": name}} for name in sorted(self.views)]}
+        return {"items": [self.view(name) for name in sorted(self.views)]}
+
+    def view(self, name: str) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "spec": {"driver": DRIVER, "pool": self.pools.get(name, "")}}
 
 
 class Lead:
@@ -76,9 +81,25 @@ async def test_who_leads_no_more_writes_no_views() -> None:
         await asyncio.sleep(0.05)
         assert {name for _, name in server.asked} == {view_name(*pool_id("node-0"))}
         await views.sweep(())
-        assert "gone" in server.views
+        assert view_name(*pool_id("gone")) in server.views
 
         # It leads again, and is told everything anew.
         server.between, lead.leading = lambda: None, True
         await asyncio.sleep(0.05)
         assert {name for _, name in server.asked if name} == {view_name(*pool_id("node-0"))}
+
+
+async def test_a_pool_that_comes_back_during_the_sweep_keeps_its_view() -> None:
+    """The list of views is old when the last of many is deleted."""
+    back = view_name(*pool_id("zz"))
+    server, lead = Server("gone", "zz"), Lead()
+    async with running(server, lead) as views:
+
+        def show() -> None:
+            if server.asked == [("GET", "")]:
+                views.show_pools([pool_id("zz")], [locks("zz")])
+
+        server.between = show
+        server.pause["DELETE"] = 0.05
+        await views.sweep(())
+        assert server.views == {back}
