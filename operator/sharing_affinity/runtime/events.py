@@ -127,16 +127,22 @@ class Recorder:
         now = micro_time(self._wall())
         marked = {"annotations": {names.DECISION_ANNOTATION: decision}} if decision else {}
         if series is not None and series.name:
-            await self._client.request(
-                "PATCH",
-                EVENTS.item(series.namespace, series.name),
-                content_type=MERGE_PATCH,
-                body={
-                    "metadata": marked,
-                    "series": {"count": max(2, series.count), "lastObservedTime": now},
-                },
-            )
-            return
+            try:
+                await self._client.request(
+                    "PATCH",
+                    EVENTS.item(series.namespace, series.name),
+                    content_type=MERGE_PATCH,
+                    body={
+                        "metadata": marked,
+                        "series": {"count": max(2, series.count), "lastObservedTime": now},
+                    },
+                )
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                # Deleted by somebody: made anew below.
+            else:
+                return
         namespace = about.namespace or self._namespace
         body: dict[str, Any] = {
             "metadata": {
