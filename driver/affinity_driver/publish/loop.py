@@ -79,12 +79,12 @@ class Loop:
             except ApiError as error:
                 failures += 1
                 conflict = error.code == 409 and failures < 5
-                pause = 0.2 if conflict else min(MAX_BACKOFF, 0.5 * 2**failures)
+                pause = 0.2 if conflict else _backoff(0.5, failures)
                 self._log.warning("pass failed, will retry", error=str(error), seconds=pause)
                 self._failed(error, failures)
             except Exception as error:
                 failures += 1
-                pause = min(MAX_BACKOFF, 0.5 * 2**failures)
+                pause = _backoff(0.5, failures)
                 self._log.exception("pass failed unexpectedly, will retry", seconds=pause)
                 self._failed(error, failures)
             if self._wake.wait(pause):
@@ -107,4 +107,9 @@ class Loop:
             except ApiError as error:
                 failures += 1
                 self._log.debug("watch ended", collection=collection, error=str(error))
-            self._stopping.wait(min(MAX_BACKOFF, 0.2 * 2**failures))
+            self._stopping.wait(_backoff(0.2, failures))
+
+
+def _backoff(first: float, failures: int) -> float:
+    """``first`` seconds doubled with each failure; a power beyond all floats must not end the thread."""
+    return min(MAX_BACKOFF, first * 2.0 ** min(failures, 10))
