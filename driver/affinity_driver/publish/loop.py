@@ -107,6 +107,9 @@ class Loop:
             except ApiError as error:
                 failures += 1
                 self._log.debug("watch ended", collection=collection, error=str(error))
+            except Exception:
+                failures += 1
+                self._log.exception("watch failed unexpectedly, will retry", collection=collection)
             self._stopping.wait(_backoff(0.2, failures))
 
 

@@ -61,3 +61,27 @@ def test_failures_without_end_do_not_end_the_loop(monkeypatch: pytest.MonkeyPatc
     wait_for("watches to be tried again for as long", lambda: api.times > many)
     made.stop()
     made.join(5)
+
+
+def test_a_watch_outlives_what_the_hardware_could_not_tell() -> None:
+    """The selector asks the profile for its pool; what it raises must not make the loop blind."""
+    api = Watched(None)
+    selected: list[int] = []
+    passes = threading.Semaphore(0)
+
+    def selector() -> str:
+        selected.append(1)
+        if len(selected) == 1:
+            raise OSError("no answer from the hardware")
+        return ""
+
+    def sync() -> float:
+        passes.release()
+        return 60.0
+
+    made = started(api, sync, selector)
+    assert passes.acquire(timeout=10)
+    assert passes.acquire(timeout=10), "the watch ended, and nobody woke the loop any more"
+    made.stop()
+    api.close()
+    made.join(5)
