@@ -117,7 +117,8 @@ class DeviceState:
                             self._hardware.configure(share.device, share.keys)
                 claim = self._complete(claim)
             except Exception:
-                self._roll_back(claim)
+                if claim.phase is Phase.STARTED:  # else it was prepared before, and its containers may run
+                    self._roll_back(claim)
                 raise
             return self._answer(claim)
 

@@ -104,6 +104,25 @@ def test_failing_hardware_is_rolled_back(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert set(rig.state.snapshot().claims) == {"1"}
 
 
+def test_a_failing_repetition_takes_nothing_from_a_running_pod(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted kubelet asks again for every running pod; an error then is no reason to undo anything."""
+    rig.prepare(nic_claim("1", "A"))
+
+    def broken(device: str, keys: Mapping[str, str]) -> None:
+        raise HardwareError(f"device {device} does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.profile, "configure", broken)
+        with pytest.raises(HardwareError):
+            rig.prepare(nic_claim("1", "A"))
+    assert rig.programmed("eth1") == {"subnet": "A"}
+    assert rig.cdi_files() == {"1"}
+    with pytest.raises(IncompatibleError):
+        rig.prepare(nic_claim("2", "B"))
+
+
 @pytest.mark.parametrize("full", ["cdi", "plugin"])
 def test_a_full_disk_is_rolled_back(tmp_path: Path, full: str) -> None:
     """Whatever cannot be written: the error comes out, nothing stays prepared, and a retry works."""
