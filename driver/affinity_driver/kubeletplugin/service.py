@@ -67,8 +67,7 @@ class DRAPlugin:
         self._plugin = plugin
         self._observer = observer
         self._margin = margin
-        self._prepares: ClaimJobs[Sequence[PreparedDevice]] = ClaimJobs()
-        self._unprepares: ClaimJobs[None] = ClaimJobs()
+        self._jobs: ClaimJobs[Sequence[PreparedDevice] | None] = ClaimJobs()
         self._log = structlog.get_logger("affinity_driver.kubelet")
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
@@ -95,7 +94,7 @@ class DRAPlugin:
         start, deadline = self._admit(request.claims, context)
         refs = {claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims}
         jobs = {
-            uid: self._prepares.submit("prepare", uid, lambda ref=ref: self._prepare(ref, deadline))  # type: ignore[misc]
+            uid: self._jobs.submit("prepare", uid, lambda ref=ref: self._prepare(ref, deadline))  # type: ignore[misc]
             for uid, ref in refs.items()
             if _UID.fullmatch(uid)
         }
@@ -115,7 +114,7 @@ class DRAPlugin:
         start, deadline = self._admit(request.claims, context)
         refs = {claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims}
         jobs = {
-            uid: self._unprepares.submit("unprepare", uid, lambda ref=ref: self._plugin.unprepare(ref))  # type: ignore[misc]
+            uid: self._jobs.submit("unprepare", uid, lambda ref=ref: self._plugin.unprepare(ref))  # type: ignore[misc]
             for uid, ref in refs.items()
             if _UID.fullmatch(uid)
         }
@@ -127,7 +126,7 @@ class DRAPlugin:
 
     def drain(self, seconds: float) -> bool:
         """Wait for work in progress; False where some is not done after ``seconds``."""
-        return self._prepares.drain(seconds) and self._unprepares.drain(seconds)
+        return self._jobs.drain(seconds)
 
     def _admit(self, claims: Sequence[Any], context: grpc.ServicerContext) -> tuple[float, float]:
         start = time.monotonic()

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,21 @@ class TestInstance:
 
 
 class Scripted:
-    """A plugin whose claims do what their names say: ``slow``, ``reject``, ``gone``, ``crash``."""
+    """A plugin whose claims do what their names say: ``slow``, ``reject``, ``gone``, ``crash``. One thing at
+    a time happens to a claim, as in ``DeviceState``.
+    """
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.calls: list[tuple[str, str]] = []
+        self.prepared: set[str] = set()
+        self._claims: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def prepare(self, claim: ClaimRef, seconds: float) -> Sequence[PreparedDevice]:
+        with self._claims[claim.uid]:
+            return self._prepare(claim, seconds)
+
+    def _prepare(self, claim: ClaimRef, seconds: float) -> Sequence[PreparedDevice]:
         self.calls.append(("prepare", claim.uid))
         assert seconds > 0
         if claim.name == "slow":
@@ -144,12 +153,15 @@ class Scripted:
             raise ClaimChangedError("claim does not exist any more")
         if claim.name == "crash":
             raise ZeroDivisionError("oops")
+        self.prepared.add(claim.uid)
         return [PreparedDevice("nic", "node-a", "eth1", f"share-{claim.uid}", f"k/c={claim.uid}")]
 
     def unprepare(self, claim: ClaimRef) -> None:
-        self.calls.append(("unprepare", claim.uid))
-        if claim.name == "crash":
-            raise ZeroDivisionError("oops")
+        with self._claims[claim.uid]:
+            self.calls.append(("unprepare", claim.uid))
+            self.prepared.discard(claim.uid)
+            if claim.name == "crash":
+                raise ZeroDivisionError("oops")
 
 
 class Seen:
@@ -300,6 +312,24 @@ class TestPrepare:
         served.plugin.go_on.set()
         assert client.prepare(claim("slow"))["uid-slow"].error == ""
         assert served.plugin.calls.count(("prepare", "uid-slow")) <= 2
+
+    @pytest.mark.parametrize("last", ["prepare", "unprepare"])
+    def test_calls_for_one_claim_take_effect_in_their_order(
+        self, served: Served, client: KubeletClient, last: str
+    ) -> None:
+        """Case D-03: a pod ends while its claim is being prepared, and the next one of that claim begins."""
+        slow = claim("slow")
+
+        def begin(operation: str) -> str:
+            if operation == "prepare":
+                return str(client.prepare(slow, timeout=1)["uid-slow"].error)
+            return client.unprepare(slow, timeout=1)["uid-slow"]
+
+        for operation in ["prepare", "unprepare", "prepare", "unprepare"][: 3 if last == "prepare" else 4]:
+            assert "still in progress" in begin(operation)
+        served.plugin.go_on.set()
+        assert served.service.drain(10)
+        assert served.plugin.prepared == ({"uid-slow"} if last == "prepare" else set())
 
     def test_thirty_waiting_claims_delay_no_other(self, served: Served, client: KubeletClient) -> None:
         waiting = [
