@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -156,6 +156,8 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         credentials = from_kubeconfig(arguments.kubeconfig) if arguments.kubeconfig else in_cluster()
         driver = Driver(options, KubeClient(credentials))
+        # Before the driver: one that has started has sockets that the kubelet calls.
+        stop_metrics = _serve_metrics(arguments, driver)
         driver.start()
     except CredentialsError as error:
         print(f"affinity-driver: {error}", file=sys.stderr)
@@ -166,24 +168,25 @@ def _run(arguments: argparse.Namespace) -> int:
     except (OSError, RuntimeError) as error:
         print(f"affinity-driver: cannot start: {error}", file=sys.stderr)
         return NO_ACCESS
-    stop_metrics = None
-    if arguments.metrics_port:
-        stop_metrics = probes.serve(
-            arguments.metrics_address,
-            arguments.metrics_port,
-            driver.metrics.registry,
-            {"/healthz": driver.unhealthy, "/readyz": driver.unready},
-        )
     stopping.wait()
     log.info("stopping")
     driver.stop()
-    if stop_metrics:
-        stop_metrics()
+    stop_metrics()
     log.info("stopped")
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that still wait for slow hardware are left behind: the checkpoint is good at every moment.
     os._exit(GOOD)
+
+
+def _serve_metrics(arguments: argparse.Namespace, driver: Driver) -> Callable[[], None]:
+    """Serve metrics and probes where they are asked for, until the returned function is called. Raises
+    OSError.
+    """
+    if not arguments.metrics_port:
+        return lambda: None
+    checks = {"/healthz": driver.unhealthy, "/readyz": driver.unready}
+    return probes.serve(arguments.metrics_address, arguments.metrics_port, driver.metrics.registry, checks)
 
 
 def _status(arguments: argparse.Namespace) -> int:
