@@ -66,6 +66,7 @@ class HealthService:
         self._report_seconds = report_seconds
         self._changed = threading.Condition()
         self._report: Report | None = None
+        self._reported_at = 0.0
         self._closing = False
         self._log = structlog.get_logger("affinity_driver.health")
 
@@ -125,12 +126,13 @@ class HealthService:
                 self._changed.wait_for(lambda: self._closing, timeout=self._look_seconds)
 
     def _take(self, faults: dict[str, str]) -> None:
-        now = int(time.time())
+        now = time.monotonic()  # a clock that is put back must not silence us
         with self._changed:
             before = self._report
             changed = before is not None and before.faults != faults
-            if before is None or changed or now - before.time >= self._report_seconds:
-                self._report = Report(self._pool, faults, now)
+            if before is None or changed or now - self._reported_at >= self._report_seconds:
+                self._report = Report(self._pool, faults, int(time.time()))
+                self._reported_at = now
                 self._changed.notify_all()
         if changed:
             self._log.warning("health of devices changed", faults={k: v for k, v in faults.items() if v})

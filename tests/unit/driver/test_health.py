@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from affinity_driver.kubeletplugin import health
 from affinity_driver.kubeletplugin.health import SERVICES, HealthService
 from affinity_driver.kubeletplugin.server import UnixServer
 from e2e.cluster import wait_for
@@ -92,6 +95,16 @@ def test_reports_are_repeated_and_stop_when_nobody_looks(devices: Devices, chann
         list(stream)
     devices.hang.clear()
     assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_reports_are_repeated_whatever_the_clock_says(
+    monkeypatch: pytest.MonkeyPatch, channel: grpc.Channel
+) -> None:
+    """A node that boots with a wrong clock: without reports the kubelet forgets the devices' health."""
+    stream = watch(channel, "v1.DRAResourceHealth", timeout=10)
+    first = next(stream).devices[0].last_updated_time
+    monkeypatch.setattr(health, "time", SimpleNamespace(time=lambda: first - 3600, monotonic=time.monotonic))
+    assert next(stream).devices[0].last_updated_time == first - 3600
 
 
 def test_streams_do_not_starve_each_other(channel: grpc.Channel) -> None:
