@@ -51,7 +51,7 @@ from .publish.controller import Publisher, PublisherOptions
 from .publish.desired import Device, Fence, Pool
 from .state.device_state import LOCK_FILE, DeviceState, PreparedDevice
 from .state.lock import KeyedLocks
-from .state.model import NodeState
+from .state.model import NodeState, PreparedClaim
 from .state.sweep import Sweeper
 from .statuswriter import StatusWriter
 
@@ -133,7 +133,7 @@ class Driver:
         self._baton_held: int | None = None
         self._stopping = threading.Event()
         self._beginning = threading.Lock()
-        self._sweeper = Sweeper(api, self.state.snapshot, self._sweep_away, options.sweep_seconds)
+        self._sweeper = Sweeper(api, self.name, self.state.snapshot, self._sweep_away, options.sweep_seconds)
         registry = options.kubelet_root / "plugins_registry"
         self.endpoint = plugin_socket(self.directory, options.instance)
         self.registration = registration_socket(registry, self.name, options.instance)
@@ -255,8 +255,8 @@ class Driver:
             self._recount()
         self._status.changed(claim.namespace, claim.name, claim.uid)
 
-    def _sweep_away(self, uid: str) -> None:
-        self.state.unprepare(uid)
+    def _sweep_away(self, claim: PreparedClaim) -> None:
+        self.state.unprepare(claim.uid, seen=claim)
         self._recount()
 
     def _recount(self) -> None:

@@ -122,11 +122,16 @@ class DeviceState:
                 raise
             return self._answer(claim)
 
-    def unprepare(self, uid: str) -> bool:
-        """Undo a claim; False where nothing of it was known. Needs no API server. Raises PrepareError."""
+    def unprepare(self, uid: str, seen: PreparedClaim | None = None) -> bool:
+        """Undo a claim; False where nothing of it was known. Needs no API server. Raises PrepareError.
+
+        With ``seen``, nothing is done to a claim that is another one by now.
+        """
         with self._claims.held(uid):
             with self._node.held():
                 claim = self._load().claims.get(uid)
+            if seen is not None and claim != seen:
+                return False
             if claim is None:
                 return self._cdi.remove(uid)
             self._undo(claim)

@@ -2,9 +2,10 @@
 
 The kubelet can die between calling us and noting that it did, and then a claim stays in our checkpoint for
 ever, with its lock on the device. A sweep asks the API server about every claim in the checkpoint, and
-undoes those that are gone or have another UID. Unfinished ones go at once. Prepared ones only when two
-sweeps in a row found them gone: their pod may have been deleted by force while its containers still run,
-and the kubelet has until then to end them and to call.
+undoes those that are gone, have another UID, or are not allocated so any more: a claim that outlives its pods
+may be used on another node next. Unfinished ones go at once. Prepared ones only when two sweeps in a row
+found them gone: their pod may have been deleted by force while its containers still run, and the kubelet has
+until then to end them and to call.
 """
 
 from __future__ import annotations
@@ -16,22 +17,27 @@ import structlog
 
 from affinity_driver.claims.errors import PrepareError
 from affinity_driver.claims.read import claim_path
+from affinity_driver.claims.report import identity
 from affinity_driver.kube import Api, ApiError
 
 from .model import NodeState, Phase, PreparedClaim
 
 
 class Sweeper:
-    """Sweeps every ``interval`` seconds in a thread of its own."""
+    """Sweeps claims of ``driver`` every ``interval`` seconds in a thread of its own. ``unprepare`` undoes a
+    claim that still is as ``state`` showed it.
+    """
 
     def __init__(
         self,
         api: Api,
+        driver: str,
         state: Callable[[], NodeState],
-        unprepare: Callable[[str], object],
+        unprepare: Callable[[PreparedClaim], object],
         interval: float,
     ) -> None:
         self._api = api
+        self._driver = driver
         self._state = state
         self._unprepare = unprepare
         self._interval = interval
@@ -58,7 +64,7 @@ class Sweeper:
             if claim.phase is Phase.STARTED or uid in self._gone_before:
                 self._log.warning("undoing stale claim", claim=f"{claim.namespace}/{claim.name}", uid=uid)
                 try:
-                    self._unprepare(uid)
+                    self._unprepare(claim)
                     undone.append(uid)
                 except PrepareError as error:
                     self._log.error("cannot undo stale claim", uid=uid, error=str(error))
@@ -70,7 +76,11 @@ class Sweeper:
             found = self._api.get(claim_path(claim.namespace, claim.name))
         except ApiError as error:
             return error.code == 404
-        return bool(found["metadata"]["uid"] != claim.uid)
+        allocation = (found.get("status") or {}).get("allocation") or {}
+        allocated = {identity(result) for result in (allocation.get("devices") or {}).get("results") or ()}
+        return found["metadata"]["uid"] != claim.uid or not allocated.issuperset(
+            (self._driver, share.pool, share.device, share.share_id or "") for share in claim.shares
+        )
 
     def _run(self) -> None:
         while not self._stopping.is_set():
