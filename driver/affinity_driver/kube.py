@@ -51,6 +51,11 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
 
+    @property
+    def gone(self) -> bool:
+        """Whether the object that was asked for does not exist; any proxy can say 404."""
+        return self.code == 404 and self.reason == "NotFound"
+
 
 class CredentialsError(Exception):
     """The kubeconfig or the ServiceAccount cannot be used; the text says which part and why."""

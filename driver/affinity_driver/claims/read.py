@@ -23,7 +23,7 @@ def read_claim(api: Api, namespace: str, name: str, uid: str, timeout: float) ->
     try:
         claim = api.get(claim_path(namespace, name), timeout=timeout)
     except ApiError as error:
-        if error.code == 404:
+        if error.gone:
             raise ClaimChangedError(f"claim {namespace}/{name} does not exist any more") from error
         raise ClaimChangedError(f"claim {namespace}/{name} cannot be read: {error}") from error
     found = claim["metadata"]["uid"]

@@ -75,7 +75,7 @@ class Sweeper:
         try:
             found = self._api.get(claim_path(claim.namespace, claim.name))
         except ApiError as error:
-            return error.code == 404
+            return error.gone
         allocation = (found.get("status") or {}).get("allocation") or {}
         allocated = {identity(result) for result in (allocation.get("devices") or {}).get("results") or ()}
         return found["metadata"]["uid"] != claim.uid or not allocated.issuperset(

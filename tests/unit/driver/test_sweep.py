@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from harness.driver_rig import Rig, nic_claim
 
+from affinity_driver.claims.errors import ClaimChangedError
+from affinity_driver.claims.read import read_claim
 from affinity_driver.kube import ApiError
 from affinity_driver.state.model import PreparedClaim
 from affinity_driver.state.sweep import Sweeper
@@ -31,7 +33,7 @@ class Claims:
         status = {"allocation": {"devices": {"results": results}}}
         self.answers[claim.name] = {"metadata": {"uid": claim.uid}, "status": status}
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, timeout: float = 0) -> Any:
         answer = self.answers[path.rpartition("/")[2]]
         if isinstance(answer, ApiError):
             raise answer
@@ -86,3 +88,18 @@ def test_a_claim_that_came_back_meanwhile_is_left_alone(rig: Rig, claims: Claims
     made.sweep()
     assert [share.device for share in rig.state.snapshot().claims["1"].shares] == ["eth2"]
     assert rig.programmed("eth2") == {"subnet": "a"}
+
+
+def test_a_404_that_is_not_about_the_claim_proves_nothing(rig: Rig, claims: Claims) -> None:
+    """A balancer without its backend, or an API server without the API, knows nothing of any claim."""
+    gone, unknown = nic_claim("gone"), nic_claim("unknown")
+    for claim in (gone, unknown):
+        rig.prepare(claim)
+    claims.answers[gone.name] = ApiError(404, "NotFound", f'resourceclaims "{gone.name}" not found')
+    claims.answers[unknown.name] = ApiError(404, "", "404 page not found")
+    made = sweeper(rig, claims)
+    made.sweep()
+    made.sweep()
+    assert set(rig.state.snapshot().claims) == {"unknown"}
+    with pytest.raises(ClaimChangedError, match="cannot be read: 404"):
+        read_claim(claims, "default", unknown.name, "unknown", 1.0)  # type: ignore[arg-type]
