@@ -212,7 +212,13 @@ class Publisher:
 
     def _list(self, collection: str, pool: Pool) -> list[JsonObject]:
         selector = f"spec.driver={pool.driver},spec.nodeName={pool.node}"
-        items: list[JsonObject] = self._api.list(collection, {"fieldSelector": selector}).get("items") or []
+        try:
+            found = self._api.list(collection, {"fieldSelector": selector})
+        except ApiError as error:
+            if error.code == 404 and collection == METADATA_SLICES and not pool.extractors:
+                return []  # Uninstalled with all custom resources; devices alone need none of them.
+            raise
+        items: list[JsonObject] = found.get("items") or []
         return items
 
     def _perform(self, write: Write, wanted: Member | None, generation: int) -> None:
