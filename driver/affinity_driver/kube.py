@@ -135,7 +135,10 @@ def in_cluster() -> Credentials:
         )
     if ":" in host:
         host = f"[{host}]"
-    tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
+    try:
+        tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT / "ca.crt"))
+    except OSError as error:
+        raise CredentialsError(f"{SERVICE_ACCOUNT / 'ca.crt'} cannot be used: {error}") from error
     return Credentials(f"https://{host}:{port}", tls, token_file=SERVICE_ACCOUNT / "token")
 
 
@@ -148,11 +151,19 @@ def from_kubeconfig(path: Path) -> Credentials:
     except yaml.YAMLError as error:
         raise CredentialsError(f"kubeconfig {path} is not YAML: {error}") from error
     try:
-        context = _named(config["contexts"], config["current-context"])["context"]
-        cluster = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"]
-    except (KeyError, TypeError) as error:
+        return _from_config(path, config)
+    except KeyError as error:
         raise CredentialsError(f"kubeconfig {path} lacks {error}") from error
+    except (TypeError, AttributeError) as error:
+        raise CredentialsError(f"kubeconfig {path} is not understood: {error}") from error
+    except (OSError, ValueError) as error:  # no such file, no base64, no PEM
+        raise CredentialsError(f"kubeconfig {path}: its certificates cannot be used: {error}") from error
+
+
+def _from_config(path: Path, config: Json) -> Credentials:
+    context = _named(config["contexts"], config["current-context"])["context"]
+    cluster = _named(config["clusters"], context["cluster"])["cluster"]
+    user = _named(config["users"], context["user"])["user"]
     if "exec" in user or "auth-provider" in user:
         raise CredentialsError(
             f"kubeconfig {path}: exec and auth-provider users are not supported; use a token file"
@@ -330,7 +341,10 @@ class KubeClient:
                 self._idle.append((connection, time.monotonic()))
             if response.status >= 300:
                 raise _error(response.status, answer)
-            result: JsonObject = json.loads(answer) if answer else {}
+            try:
+                result: JsonObject = json.loads(answer) if answer else {}
+            except ValueError as error:
+                raise ApiError(0, "", f"{method} {path}: the answer is not JSON: {error}") from error
             return result
         raise AssertionError("unreachable")
 

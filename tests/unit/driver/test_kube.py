@@ -1,0 +1,68 @@
+"""Access to the API server: what is wrong with it is told as that, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from affinity_driver import cli
+from affinity_driver.kube import ApiError, Credentials, KubeClient
+
+TLS = {"server": "https://127.0.0.1:1"}
+PAIR = {"client-certificate-data": "aGVsbG8="}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "expected"),
+    [
+        ({}, {}, "lacks 'server'"),
+        ({"server": None}, {}, "is not understood"),
+        (TLS, None, "is not understood"),
+        ({**TLS, "certificate-authority": "absent.crt"}, {}, "No such file"),
+        ({**TLS, "certificate-authority-data": "a"}, {}, "certificates cannot be used"),
+        ({**TLS, "certificate-authority-data": "aGVsbG8="}, {}, "certificates cannot be used"),
+        (TLS, {"client-certificate": "absent.crt", "client-key": "absent.key"}, "No such file"),
+        (TLS, PAIR, "lacks 'client-key-data'"),
+        (TLS, {**PAIR, "client-key-data": "aGVsbG8="}, "certificates cannot be used"),
+    ],
+)
+def test_an_unusable_kubeconfig_is_no_access(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Any, user: Any, expected: str
+) -> None:
+    """Exit code 1 of `extractors` would say that the change breaks somebody."""
+    path = tmp_path / "kubeconfig"
+    content = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(json.dumps(content))
+    assert cli.main(["extractors", "status", "--driver=d", f"--kubeconfig={path}"]) == 3
+    assert expected in capsys.readouterr().err
+
+
+def test_an_answer_that_is_no_json_is_no_answer() -> None:
+    """Something else listens there, a proxy's page for one."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        api = KubeClient(Credentials(f"http://127.0.0.1:{server.server_port}", None))
+        with pytest.raises(ApiError, match="not JSON") as refused:
+            api.get("/api/v1/nodes/n")
+        server.shutdown()
+    assert refused.value.code == 0
