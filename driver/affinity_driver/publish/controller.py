@@ -189,7 +189,7 @@ class Publisher:
         if pool.fence is not Fence.TAINT or not pool.extractors:
             self._settled_at = None
             return 0.0
-        now = time.time()
+        now = time.monotonic()  # what counts is how long schedulers have had, not what the clock is put to
         slices = existing[RESOURCE_SLICES]
         if unfenced_in_use(slices):
             self._settled_at = now + self._options.settle
@@ -198,7 +198,8 @@ class Publisher:
         elif self._settled_at is None and not existing[METADATA_SLICES] and (ages := fence_ages(slices)):
             # Fenced without metadata: an earlier process ended while it waited.
             # Never more than the full wait, whatever the server's clock says.
-            self._settled_at = min(now, max(map(_seconds, ages.values()))) + self._options.settle
+            age = max(0.0, time.time() - max(map(_seconds, ages.values())))
+            self._settled_at = now + self._options.settle - age
         return max(0.0, self._settled_at - now) if self._settled_at is not None else 0.0
 
     def _as_accepted(self, member: Member) -> Member:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from affinity_driver.kube import ApiError
+from affinity_driver.publish import controller
 from affinity_driver.publish.controller import Publisher
 from affinity_driver.publish.desired import METADATA_SLICES, RESOURCE_SLICES, Device, Fence, Pool
-from sharing_affinity.api import Extractor
+from sharing_affinity.api import Extractor, names
 
 NO_SUCH_API = ApiError(404, "", "404 page not found")
 SUBNET = Extractor("subnet", 'has(object.subnet) ? object.subnet : ""')
@@ -64,3 +67,26 @@ def test_a_pool_with_extractors_is_not() -> None:
     with pytest.raises(ApiError):
         publisher(api, SUBNET).sync()
     assert api.created == []
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_the_wait_after_fencing_is_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+    """A clock that is set while a fence settles neither ends the wait nor makes it an hour."""
+    passed, put = [0.0], [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: 100.0 + passed[0], time=lambda: 1_800_000_000.0 + passed[0] + put[0]
+    )
+    monkeypatch.setattr(controller, "time", clock)
+    made = publisher(None, SUBNET)
+    device: dict[str, Any] = {"name": "eth1"}
+    slices: dict[str, list[dict[str, Any]]] = {
+        RESOURCE_SLICES: [{"spec": {"devices": [device]}}],
+        METADATA_SLICES: [],
+    }
+    assert made._settling(made._pool(), slices) == 30.0
+    stamp = datetime.fromtimestamp(clock.time(), UTC).isoformat()
+    device["taints"] = [{"key": names.FENCE_KEY, "effect": names.FENCE_EFFECT, "timeAdded": stamp}]
+    passed[0], put[0] = 10.0, step
+    assert made._settling(made._pool(), slices) == 20.0
+    passed[0] = 31.0
+    assert made._settling(made._pool(), slices) == 0.0
