@@ -208,6 +208,7 @@ def test_what_a_sidecar_leaves_alone_and_what_it_forgets(site: Site, node: str) 
         lambda: nine,
         lambda *words: told.append(words),
         lambda: clock[0],
+        lambda: clock[0],
     )
     site.publish(node, ["eth1"], fenced=False)
     where = {"allNodes": True}

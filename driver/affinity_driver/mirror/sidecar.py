@@ -54,7 +54,8 @@ class SidecarOptions:
 class Sidecar:
     """Keeps fence and metadata of one driver. ``extractors`` is asked in each pass.
 
-    ``warn`` is told, once each, what a person has to put right (reason, message).
+    ``warn`` is told, once each, what a person has to put right (reason, message). ``clock`` is compared with
+    the server's times; what passes is measured by ``steady``, which nobody sets.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Sidecar:
         extractors: Callable[[], Sequence[Extractor]],
         warn: Callable[[str, str], None],
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._options = options
         self._extractors = extractors
         self._warn = warn
         self._clock = clock
+        self._steady = steady
         self._since: float | None = None
         self._settled_at = 0.0
         self._seen: dict[str, float] = {}
@@ -87,7 +90,7 @@ class Sidecar:
         for item in metadata:
             by_pool[item["spec"]["pool"]["name"]].append(item)
         pools = {item["spec"]["pool"]["name"] for item in slices}
-        now = self._clock()
+        now = self._steady()
         self._seen.update(dict.fromkeys(pools, now))
         own = tuple(self._extractors())
         described = wanted(slices, {pool: self._for_pool(own, by_pool[pool]) for pool in pools})
@@ -138,7 +141,7 @@ class Sidecar:
 
     def _settling(self) -> float:
         """Seconds until the fence may be relied on; writes the rule where none covers the driver."""
-        driver, now = self._options.driver, self._clock()
+        driver, now = self._options.driver, self._steady()
         rules = self._api.list(RULES, {}).get("items") or []
         since = fenced_since(rules, driver)
         if since is None:
@@ -148,7 +151,8 @@ class Sidecar:
             return self._options.settle
         if since != self._since:
             # Stored times are whole seconds. Never more than the full wait, whatever the server's clock says.
-            self._since, self._settled_at = since, min(now, since + 1.0) + self._options.settle
+            age = max(0.0, self._clock() - (since + 1.0))
+            self._since, self._settled_at = since, now + self._options.settle - age
         return max(0.0, self._settled_at - now)
 
     def _write_rule(self, there: JsonObject | None) -> None:

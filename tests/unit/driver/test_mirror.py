@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from affinity_driver import extractors_file
 from affinity_driver.cli import main
 from affinity_driver.mirror import desired, fence
 from affinity_driver.mirror.command import Source
+from affinity_driver.mirror.sidecar import Sidecar, SidecarOptions
 from affinity_driver.publish.diff import Verb, Write
 from sharing_affinity import pools
 from sharing_affinity.api import Extractor, parse_metadata_slice, parse_slice, parse_taint_rule
@@ -209,6 +211,43 @@ def test_age_of_the_fence_is_that_of_its_oldest_rule() -> None:
         rule["spec"]["taint"]["timeAdded"] = stamp
         rules.append(rule)
     assert fence.fenced_since(rules, DRIVER) == 60.0
+
+
+class Stored:
+    """The sidecar's API server: what its three lists answer, and what was deleted."""
+
+    def __init__(self, **lists: list[dict[str, Any]]) -> None:
+        self.lists = lists
+        self.deleted: list[str] = []
+
+    def list(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        return {"items": self.lists.get(path.rpartition("/")[2], [])}
+
+    def delete(self, path: str, *, uid: str, resource_version: str) -> None:
+        self.deleted.append(uid)
+
+
+def running(api: Stored, clock: Callable[[], float], steady: Callable[[], float]) -> Sidecar:
+    options = SidecarOptions(DRIVER, "node-a")
+    return Sidecar(api, options, lambda: [SUBNET], lambda *_: None, clock, steady)  # type: ignore[arg-type]
+
+
+def test_metadata_outlives_a_clock_that_is_put_forward() -> None:
+    """A node boots with an old clock, and gets the time while its devices are not published yet."""
+    (metadata,) = mirrored([device_slice()])
+    metadata["metadata"] |= {"uid": "m", "resourceVersion": "1"}
+    rule = fence.wanted_rule(DRIVER)
+    rule["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z"
+    api = Stored(sharingaffinityslices=[metadata], devicetaintrules=[rule])
+    passed, put = [0.0], [0.0]
+    made = running(api, lambda: 3600.0 + passed[0] + put[0], lambda: passed[0])
+    made.sync()
+    passed[0], put[0] = 10.0, 86400.0
+    made.sync()
+    assert api.deleted == []
+    passed[0] = 700.0
+    made.sync()
+    assert api.deleted == ["m"]
 
 
 GOOD = """\
