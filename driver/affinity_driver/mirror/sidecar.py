@@ -91,11 +91,12 @@ class Sidecar:
             by_pool[item["spec"]["pool"]["name"]].append(item)
         pools = {item["spec"]["pool"]["name"] for item in slices}
         now = self._steady()
-        self._seen.update(dict.fromkeys(pools, now))
+        known = pools | by_pool.keys()
+        self._seen = {pool: now if pool in pools else self._seen.get(pool, now) for pool in known}
         own = tuple(self._extractors())
         described = wanted(slices, {pool: self._for_pool(own, by_pool[pool]) for pool in pools})
         written = False
-        for pool in sorted(pools | by_pool.keys()):
+        for pool in sorted(known):
             existing = sorted(by_pool[pool], key=lambda item: str(item["metadata"]["name"]))
             if others := [item for item in existing if not is_ours(item)]:
                 name = others[0]["metadata"]["name"]
@@ -105,7 +106,7 @@ class Sidecar:
                     "sidecar wrote: a driver that publishes its own metadata needs none",
                 )
                 continue
-            gone = now - self._seen.setdefault(pool, now) > self._options.forget
+            gone = now - self._seen[pool] > self._options.forget
             if waiting > 0 or gone:
                 written |= self._perform(plan((), existing))
             elif pool in described:

@@ -250,6 +250,20 @@ def test_metadata_outlives_a_clock_that_is_put_forward() -> None:
     assert api.deleted == ["m"]
 
 
+def test_pools_that_are_gone_are_not_remembered() -> None:
+    """With --all-nodes, each node that ever was would be kept."""
+    rule = fence.wanted_rule(DRIVER)
+    rule["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z"
+    metadata = mirrored([device_slice()])
+    api = Stored(resourceslices=[device_slice()], sharingaffinityslices=metadata, devicetaintrules=[rule])
+    made = running(api, lambda: 3600.0, lambda: 0.0)
+    made.sync()
+    assert set(made._seen) == {"node-a"}
+    del api.lists["resourceslices"], api.lists["sharingaffinityslices"]
+    made.sync()
+    assert made._seen == {}
+
+
 GOOD = """\
 sharingAffinity:
   - name: subnet
