@@ -152,7 +152,8 @@ def _check_share(
 
 
 def _amount(text: str | None) -> Fraction:
-    return quantity.parse(text).amount if text is not None else Fraction(0)
+    """A stored amount; a negative one is nobody's credit."""
+    return max(quantity.parse(text).amount, Fraction(0)) if text is not None else Fraction(0)
 
 
 def _count(holders: Iterable[str]) -> str:

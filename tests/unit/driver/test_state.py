@@ -93,6 +93,13 @@ class TestCompatible:
             check_compatible(full, claim("5", share()), CAPACITY)
         check_compatible(full, claim("5", share(consumed={})), CAPACITY)
 
+    def test_case_b11_negative_consumption_is_no_credit(self) -> None:
+        """Somebody's allocation with such an amount gives nobody more room."""
+        full = state(*(claim(str(number), share()) for number in range(4)))
+        debtor = full.with_claim(claim("5", share(consumed={"slots": "-5"})))
+        with pytest.raises(IncompatibleError, match="not enough slots left"):
+            check_compatible(debtor, claim("6", share()), CAPACITY)
+
     def test_a_dedicated_device_is_alone(self) -> None:
         dedicated = claim("1", share(share_id=None))
         for pair in ((dedicated, claim("2", share())), (claim("2", share()), dedicated)):
