@@ -19,12 +19,15 @@ import structlog
 from affinity_driver.claims.errors import BusyError, PrepareError
 from affinity_driver.proto import dra_v1_pb2 as dra
 from affinity_driver.state.device_state import PreparedDevice
+from sharing_affinity.api.keys import shorten
 
 from .jobs import ClaimJobs
 
 SERVICE_V1 = "v1.DRAPlugin"
 """What the registration calls the service; not its gRPC name."""
 MAX_CLAIMS = 1024
+MAX_PROBLEM = 1024
+"""Characters of an error, on its way into an Event. It quotes users: JSON may hold what protobuf refuses."""
 DEFAULT_DEADLINE = 40.0
 MARGIN = 1.0
 """Seconds before the caller's deadline at which we answer rather than be cut off."""
@@ -161,6 +164,7 @@ class DRAPlugin:
         except Exception as error:
             problem, outcome = f"internal error: {type(error).__name__}: {error}", "internal"
             self._log.exception("unexpected error", operation=operation, uid=ref.uid)
+        problem = shorten(problem, MAX_PROBLEM)
         seconds = time.monotonic() - start
         self._observer.call(operation, outcome, seconds)
         level = self._log.info if outcome == "ok" else self._log.warning

@@ -18,7 +18,7 @@ from harness.kubelet import KubeletClient, kubelet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from affinity_driver.claims.errors import ClaimChangedError, IncompatibleError
+from affinity_driver.claims.errors import ClaimChangedError, ConfigError, IncompatibleError
 from affinity_driver.kubeletplugin.registrar import Registrar
 from affinity_driver.kubeletplugin.server import UnixServer
 from affinity_driver.kubeletplugin.service import ClaimRef, DRAPlugin
@@ -128,8 +128,8 @@ class TestInstance:
 
 
 class Scripted:
-    """A plugin whose claims do what their names say: ``slow``, ``reject``, ``gone``, ``crash``. One thing at
-    a time happens to a claim, as in ``DeviceState``.
+    """A plugin whose claims do what their names say: ``slow``, ``reject``, ``gone``, ``odd``, ``crash``.
+    One thing at a time happens to a claim, as in ``DeviceState``.
     """
 
     def __init__(self) -> None:
@@ -151,6 +151,8 @@ class Scripted:
             raise IncompatibleError("device eth1 is in use", "subnet")
         if claim.name == "gone":
             raise ClaimChangedError("claim does not exist any more")
+        if claim.name == "odd":
+            raise ConfigError("parameters.\ud800" + "x" * 9999)
         if claim.name == "crash":
             raise ZeroDivisionError("oops")
         self.prepared.add(claim.uid)
@@ -270,6 +272,13 @@ class TestPrepare:
         assert sorted(served.seen.calls) == [
             ("prepare", outcome) for outcome in ("claim", "incompatible", "internal", "ok")
         ]
+
+    def test_what_no_event_can_hold_is_told_all_the_same(self, served: Served, client: KubeletClient) -> None:
+        """JSON allows half of a surrogate pair, protobuf does not; both come from a claim's parameters."""
+        answer = client.prepare(claim("good"), claim("odd"))
+        assert answer["uid-good"].error == ""
+        assert answer["uid-odd"].error.startswith("parameters.\\ud800xxx")
+        assert len(answer["uid-odd"].error) <= 1024
 
     def test_an_empty_call_is_a_cheap_probe(self, served: Served, client: KubeletClient) -> None:
         assert client.prepare() == {}
