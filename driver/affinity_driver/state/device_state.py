@@ -12,6 +12,7 @@ its hardware; the node lock around the checkpoint, always innermost and short.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -91,10 +92,15 @@ class DeviceState:
             state = self._load()
             self._reconcile(state, contents=True)
         for device in sorted(devices):
-            with self._devices.held(device):
+            lock = self._devices.take(device)
+            if lock is None:
+                continue  # Another instance is at work on it, for a claim or to reset it; that may take long.
+            try:
                 # Asked under the device's lock: another instance may have prepared a claim meanwhile.
                 if not self._in_use(device):
                     self._release(device)
+            finally:
+                os.close(lock)
         return state
 
     def snapshot(self) -> NodeState:

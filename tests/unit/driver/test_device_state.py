@@ -369,6 +369,32 @@ class TestTwoInstances:
         assert other.prepare(nic_claim("1", "A"))
         assert other.programmed("eth1") == {"subnet": "A"}
 
+    def test_a_start_waits_for_no_device_that_another_is_at_work_on(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A device that hangs in the old instance must not keep the version that knows how to mend it out."""
+        at_work, go_on = threading.Event(), threading.Event()
+
+        def hangs(device: str, keys: Mapping[str, str]) -> None:
+            at_work.set()
+            go_on.wait(60)
+
+        monkeypatch.setattr(rig.profile, "configure", hangs)
+        old = threading.Thread(target=rig.prepare, args=(nic_claim("1", "A"),))
+        old.start()
+        assert at_work.wait(10)
+        started: list[Rig] = []
+        new = threading.Thread(target=lambda: started.append(rig.restart()))
+        new.start()
+        new.join(20)
+        try:
+            assert started, "the new instance waits for the old one's device"
+            assert started[0].prepare(nic_claim("2", "B", "eth2"))
+        finally:
+            go_on.set()
+            old.join(20)
+            new.join(20)
+
     def test_of_two_that_leave_at_once_the_last_resets(self, rig: Rig) -> None:
         other = rig.restart()
         for number in range(20):
