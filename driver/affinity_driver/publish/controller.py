@@ -19,7 +19,7 @@ from affinity_driver.json_types import JsonObject
 from affinity_driver.kube import Api, ApiError
 from sharing_affinity.api import Extractor
 
-from .desired import METADATA_SLICES, RESOURCE_SLICES, Fence, Member, Pool, members
+from .desired import METADATA_SLICES, RESOURCE_SLICES, Fence, Member, Pool, declared, members
 from .diff import Verb, Write, fence_ages, keep_fence_age, plan, unfenced_in_use
 from .loop import Loop
 from .override import Override, carries, stored, with_override, without
@@ -136,8 +136,6 @@ class Publisher:
         settling = self._settling(pool, existing)
         if settling > 0:
             pool = replace(pool, extractors=())
-        else:
-            self._extractors = pool.extractors
         self._fenced_since.update(fence_ages(existing[RESOURCE_SLICES]))
         wanted = {(member.collection, member.name): member for member in members(pool)}
         if override is not None and pool.extractors:
@@ -146,6 +144,8 @@ class Publisher:
         todo = plan([self._as_accepted(member) for member in wanted.values()], existing)
         for write in todo.writes:
             self._perform(write, wanted.get((write.collection, write.name)), todo.generation)
+        if settling <= 0:
+            self._extractors = pool.extractors
         self._dropped = {key: text for key, text in self._dropped.items() if key in wanted}
         self._tell_in_status(list(wanted.values()), existing[METADATA_SLICES])
         if todo.writes:
@@ -155,15 +155,15 @@ class Publisher:
         return settling if settling > 0 else self._options.resync
 
     def extractors(self) -> tuple[Extractor, ...]:
-        """The extractors that are published, by which claims have to be judged too; empty while none are.
+        """The extractors that are published, by which claims have to be judged too; its own while none are.
 
-        Asks the API server when there was no pass yet. Raises ApiError.
+        Asks the API server until a pass has ended well: an earlier version may have published, or another
+        instance may be doing so. Raises ApiError.
         """
-        if self._extractors is None:
-            pool = self._pool()
-            rolled_out = stored(self._list(METADATA_SLICES, pool))
-            self._extractors = rolled_out.extractors if rolled_out and pool.extractors else pool.extractors
-        return self._extractors
+        if self._extractors is not None:
+            return self._extractors
+        pool = self._pool()
+        return declared(self._list(METADATA_SLICES, pool)) or pool.extractors
 
     def _override(self, pool: Pool, metadata: list[JsonObject]) -> Override | None:
         """What was rolled out on the pool. Ends it, on the server too, when our own extractors are the same.

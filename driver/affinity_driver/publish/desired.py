@@ -124,6 +124,19 @@ def entries(extractors: Sequence[Extractor]) -> list[JsonObject]:
     return [{"name": extractor.name, "expression": extractor.expression} for extractor in extractors]
 
 
+def declared(metadata: Sequence[JsonObject]) -> tuple[Extractor, ...]:
+    """What one pool's SharingAffinitySlices declare, those of the newest generation; the reverse of
+    ``entries``.
+    """
+    generations = [int(item["spec"]["pool"].get("generation", 0)) for item in metadata]
+    return tuple(
+        Extractor(entry["name"], entry["expression"])
+        for item, generation in zip(metadata, generations, strict=True)
+        if generation == max(generations)
+        for entry in item["spec"]["sharingAffinity"]
+    )
+
+
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key that puts ``eth2`` before ``eth10``."""
     return tuple((0, int(part)) if part.isdigit() else (1, part) for part in re.findall(r"\d+|\D+", name))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from affinity_driver.json_types import JsonObject
 from affinity_driver.kube import Api, ApiError
-from affinity_driver.publish.desired import METADATA_SLICES, RESOURCE_SLICES
+from affinity_driver.publish.desired import METADATA_SLICES, RESOURCE_SLICES, declared
 from affinity_driver.publish.override import Override, stored, with_override
 from sharing_affinity.api import BadObject, Claim, Extractor, names, parse_claim
 
@@ -31,13 +31,7 @@ class PoolNow:
     @property
     def extractors(self) -> tuple[Extractor, ...]:
         """As published, of the newest generation; empty for a pool that is not managed."""
-        newest = max((_generation(item) for item in self.metadata), default=0)
-        return tuple(
-            Extractor(entry["name"], entry["expression"])
-            for item in self.metadata
-            if _generation(item) == newest
-            for entry in item["spec"]["sharingAffinity"]
-        )
+        return declared(self.metadata)
 
     @property
     def override(self) -> Override | None:

@@ -12,11 +12,12 @@ import pytest
 from affinity_driver.kube import ApiError
 from affinity_driver.publish import controller
 from affinity_driver.publish.controller import Publisher
-from affinity_driver.publish.desired import METADATA_SLICES, RESOURCE_SLICES, Device, Fence, Pool
+from affinity_driver.publish.desired import METADATA_SLICES, RESOURCE_SLICES, Device, Fence, Pool, members
 from sharing_affinity.api import Extractor, names
 
 NO_SUCH_API = ApiError(404, "", "404 page not found")
 SUBNET = Extractor("subnet", 'has(object.subnet) ? object.subnet : ""')
+PKEY = Extractor("pkey", 'has(object.pkey) ? object.pkey : ""')
 
 
 class Uninstalled:
@@ -34,6 +35,30 @@ class Uninstalled:
         if path == METADATA_SLICES:
             raise NO_SUCH_API
         self.created.append(path)
+        return body
+
+
+class Published:
+    """An API server with a pool on it, which it first refuses to have changed."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.refuses = True
+        self._items: dict[str, list[dict[str, Any]]] = {RESOURCE_SLICES: [], METADATA_SLICES: []}
+        for member in members(pool):
+            body = member.with_generation(1)
+            for device in body["spec"].get("devices", ()):
+                device["taints"][0]["timeAdded"] = "2026-01-01T00:00:00Z"
+            self._items[member.collection].append(body)
+
+    def list(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        return {"items": self._items[path]}
+
+    def update(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self.refuses:
+            raise ApiError(403, "Forbidden", "no right to update")
+        return body
+
+    def apply_status(self, path: str, body: dict[str, Any], manager: str, *, force: bool) -> dict[str, Any]:
         return body
 
 
@@ -67,6 +92,19 @@ def test_a_pool_with_extractors_is_not() -> None:
     with pytest.raises(ApiError):
         publisher(api, SUBNET).sync()
     assert api.created == []
+
+
+def test_claims_are_judged_by_what_is_published_not_by_what_should_be() -> None:
+    """An upgrade brings another extractor and cannot publish it yet: an instance before it does, or may."""
+    old = Published(publisher(None, SUBNET)._pool())
+    made = publisher(old, SUBNET, PKEY)
+    assert made.extractors() == (SUBNET,)
+    with pytest.raises(ApiError):
+        made.sync()
+    assert made.extractors() == (SUBNET,)
+    old.refuses = False
+    made.sync()
+    assert set(made.extractors()) == {SUBNET, PKEY}
 
 
 @pytest.mark.parametrize("step", [-3600, 3600])
