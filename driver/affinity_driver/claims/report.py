@@ -56,7 +56,7 @@ def prepared_entries(
 ) -> list[JsonObject]:
     """The entries of a prepared claim, without times."""
     made = []
-    for share in claim.shares:
+    for share in claim.holders_first:
         told = report(share)
         entry = _entry(
             driver, share, ("True", "Prepared", "the device is set up for this claim"), _lock(share)

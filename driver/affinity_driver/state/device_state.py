@@ -255,7 +255,8 @@ class DeviceState:
                 self._cdi.ensure(claim, self._environment(claim))
 
     def _environment(self, claim: PreparedClaim) -> dict[str, Mapping[str, str]]:
-        return {device_name(claim.uid, share): self._hardware.environment(share) for share in claim.shares}
+        shares = {device_name(claim.uid, share): share for share in reversed(claim.holders_first)}
+        return {name: self._hardware.environment(share) for name, share in shares.items()}
 
     def _answer(self, claim: PreparedClaim) -> tuple[PreparedDevice, ...]:
         return tuple(

@@ -58,6 +58,11 @@ class PreparedClaim:
     phase: Phase
     shares: tuple[Share, ...]
 
+    @property
+    def holders_first(self) -> tuple[Share, ...]:
+        """The shares, those with admin access last: of one dedicated device, what its holder needs counts."""
+        return tuple(sorted(self.shares, key=lambda share: share.admin))
+
     def same_allocation(self, other: PreparedClaim) -> bool:
         """Whether both hold the same results; a claim freed and allocated again keeps its UID."""
         return {share.result for share in self.shares} == {share.result for share in other.shares}

@@ -16,6 +16,7 @@ import pytest
 from harness.driver_rig import Rig, nic_claim
 
 from affinity_driver.claims.errors import HardwareError, IncompatibleError
+from affinity_driver.claims.report import prepared_entries
 from affinity_driver.disk import Disk
 from affinity_driver.state.checkpoint import CheckpointFile
 from affinity_driver.state.model import Phase
@@ -68,6 +69,23 @@ def test_answer_names_base_request_share_and_cdi_device(rig: Rig) -> None:
     assert (device.request, device.pool, device.device) == ("nic", "node-a", "eth1")
     assert device.share_id == "share-1-0"
     assert device.cdi_id == "nic.sharingaffinity.dev/nic=1-eth1-share-1-0"
+
+
+@pytest.mark.parametrize("watcher_first", [False, True])
+def test_a_dedicated_device_that_its_holder_also_watches_is_set_up_for_the_holder(
+    rig: Rig, watcher_first: bool
+) -> None:
+    """Two requests of a claim, one with admin access, and one device without share ID: one CDI device."""
+    claim = nic_claim("1", "A")
+    holder = replace(claim.shares[0], share_id=None)
+    watcher = replace(holder, request="watch", admin=True, keys={}, settings={})
+    both = replace(claim, shares=(watcher, holder) if watcher_first else (holder, watcher))
+    assert len({device.cdi_id for device in rig.prepare(both)}) == 1
+    (file,) = (rig.root / "cdi").glob("*.json")
+    assert "NIC_SUBNET=A" in file.read_text()
+    (entry,) = prepared_entries("d", both, rig.profile.report)
+    assert entry["data"]["keys"] == {"subnet": "A"}
+    assert [condition["reason"] for condition in entry["conditions"]] == ["Prepared", "Locked"]
 
 
 def test_unprepare_of_unknown_claims_succeeds(rig: Rig) -> None:
