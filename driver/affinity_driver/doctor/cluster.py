@@ -92,7 +92,12 @@ def _version(version: str) -> Finding:
 
 def _clock(api: KubeClient, clock: Callable[[], float]) -> Finding:
     before = clock()
-    server = parsedate_to_datetime(api.date()).timestamp() + 0.5  # whole seconds are told
+    try:
+        server = parsedate_to_datetime(api.date()).timestamp() + 0.5  # whole seconds are told
+    except (ApiError, ValueError) as error:
+        return unsure(
+            "clock", f"the API server does not tell the time: {error}", "compare it with this node's"
+        )
     skew = (before + clock()) / 2 - server
     if abs(skew) > SKEW:
         ahead = "ahead of" if skew > 0 else "behind"

@@ -28,6 +28,7 @@ from .findings import Finding, ok, unsure, wrong
 
 POD_UID = "0" * 36
 """As long as a pod's UID, which names the sockets."""
+AS_ROOT = "run the doctor as root, in the driver's pod or on the node"
 
 
 def look(kubelet_root: Path, driver: str, cdi: CdiDirectory) -> Iterator[Finding]:
@@ -36,9 +37,13 @@ def look(kubelet_root: Path, driver: str, cdi: CdiDirectory) -> Iterator[Finding
     yield _folder("kubelet folders", registry, "is --kubelet-root-dir the kubelet's --root-dir, and mounted?")
     yield _folder("plugin folder", directory, "the driver makes it at its first start; is plugins/ mounted?")
     yield _names(registry, directory, driver)
-    instances = live_instances(directory) if directory.is_dir() else []
-    yield from _instances(instances, driver)
-    yield from _stale(registry, directory, driver, instances)
+    try:
+        instances = live_instances(directory) if directory.is_dir() else []
+    except OSError as error:
+        yield wrong("driver", f"its instances cannot be looked for: {error}", AS_ROOT)
+    else:
+        yield from _instances(instances, driver)
+        yield from _stale(registry, directory, driver, instances)
     yield _folder(
         "CDI directory",
         cdi.path,
@@ -130,7 +135,10 @@ def _state(directory: Path, cdi: CdiDirectory) -> Iterator[Finding]:
     path = directory / "checkpoint.json"
     try:
         state = CheckpointFile(path, Disk()).load() or NodeState(boot_id())
-    except (CheckpointError, OSError) as error:
+    except OSError as error:
+        yield wrong("checkpoint", f"cannot be read: {error}", AS_ROOT)
+        return
+    except CheckpointError as error:
         yield wrong(
             "checkpoint",
             f"{path}: {error}",
