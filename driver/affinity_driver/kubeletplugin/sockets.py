@@ -69,14 +69,20 @@ class Instance:
 
     def claim(self) -> list[Path]:
         """Note our sockets and remove those of killed instances; returns what was removed."""
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while not self._lock():
+            os.close(self._descriptor)
         removed = self._remove(_sockets(self._descriptor))
         self.tell("")
         for path in sorted(self._directory.glob("instance-*.json")):
             if path != self._path:
                 removed += self._sweep(path)
         return removed
+
+    def _lock(self) -> bool:
+        """Lock our note; False where another instance swept it away between our opening and locking it."""
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(self._descriptor).st_nlink > 0
 
     def tell(self, registration: str) -> None:
         """Note what the kubelet said: ``registered``, or its error; "" for nothing yet."""

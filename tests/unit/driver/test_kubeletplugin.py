@@ -118,6 +118,21 @@ class TestInstance:
         (tmp_path / "instance-x.json").write_text("{")
         Instance(tmp_path, "new", []).claim()
 
+    def test_a_note_that_is_swept_while_it_is_claimed_is_made_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Both instances of an upgrade start at once, and one takes the other's note for left behind."""
+        flock, one = fcntl.flock, Instance(tmp_path, "one", [tmp_path / "sock", tmp_path / "reg"])
+
+        def late(descriptor: int, operation: int) -> None:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            Instance(tmp_path, "two", []).claim()
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        one.claim()
+        assert len(live_instances(tmp_path, "one")) == 1
+
     def test_one_name_is_held_once(self, tmp_path: Path) -> None:
         held = Instance(tmp_path, "one", [])
         held.claim()
