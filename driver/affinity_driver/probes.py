@@ -16,6 +16,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 Check = Callable[[], str]
 """What is wrong; "" when nothing is."""
+PATIENCE = 30.0
+"""Seconds for which a client may say nothing: each one holds a thread and a descriptor."""
 
 
 def serve(
@@ -24,6 +26,8 @@ def serve(
     """Serve until the returned function is called. Raises OSError if the port is taken."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
