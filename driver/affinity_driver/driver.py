@@ -127,7 +127,9 @@ class Driver:
         self._events = DriverEvents(api, options.node, self.name)
         watchers = _Watchers(self.metrics, self._events)
         self._publisher = Publisher(api, self._pool, watchers, options.publisher)
-        self._status = StatusWriter(api, self.name, self.state.snapshot, self.profile.report, watchers)
+        self._status = StatusWriter(
+            api, self.name, options.node, self.state.snapshot, self.profile.report, watchers
+        )
         self._publishing = threading.Event()
         self._baton = KeyedLocks(self.directory / LOCK_FILE, "publish")
         self._baton_held: int | None = None

@@ -70,20 +70,22 @@ class _Note:
 
 
 class StatusWriter:
-    """Writes the status of claims of ``driver``. ``state`` is what is prepared, ``report`` what the profile
-    says of a share.
+    """Writes the status of claims of ``driver`` on devices of ``pool``: a claim may have moved to another
+    node's by now. ``state`` is what is prepared, ``report`` what the profile says of a share.
     """
 
     def __init__(
         self,
         api: Api,
         driver: str,
+        pool: str,
         state: Callable[[], NodeState],
         report: Callable[[Share], DeviceReport],
         observer: StatusObserver,
     ) -> None:
         self._api = api
         self._driver = driver
+        self._pool = pool
         self._state = state
         self._report = report
         self._observer = observer
@@ -195,7 +197,8 @@ class StatusWriter:
         if wanted is None:
             return "unchanged"
         allocated = {identity(result) for result in allocation["devices"].get("results") or ()}
-        there = [entry for entry in status.get("devices") or () if entry["driver"] == self._driver]
+        ours = (self._driver, self._pool)
+        there = [e for e in status.get("devices") or () if (e["driver"], e["pool"]) == ours]
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entries = timed([entry for entry in wanted if identity(entry) in allocated], there, now)
         if {identity(entry): entry for entry in entries} == {identity(entry): entry for entry in there}:

@@ -94,7 +94,7 @@ class Observed:
 
 def writer(api: Any, observed: Observed, *prepared: PreparedClaim) -> StatusWriter:
     state = NodeState("boot", {claim.uid: replace(claim, phase=Phase.COMPLETED) for claim in prepared})
-    return StatusWriter(api, DRIVER, lambda: state, report, observed)
+    return StatusWriter(api, DRIVER, "node-a", lambda: state, report, observed)
 
 
 def test_notes_are_bounded_and_the_oldest_goes() -> None:
@@ -152,6 +152,28 @@ def test_every_refusal_of_the_server_has_its_outcome(
     assert (set(made._notes) == {"1"}) == (outcome == "retried")
     made.stop(2)
     assert not made._thread.is_alive()
+
+
+@pytest.mark.parametrize("still_known", [False, True])
+def test_a_claim_that_moved_on_is_left_to_the_driver_of_its_new_node(still_known: bool) -> None:
+    """A late note, or one of a start: the entries there are another node's; to write them is forbidden."""
+    claim = nic_claim("1", "a")
+    where = {"driver": DRIVER, "pool": "node-b", "device": "eth1", "shareID": "s"}
+    entry = {**where, "conditions": []}
+
+    class Moved:
+        def get(self, path: str) -> Any:
+            return {
+                "metadata": {"uid": "1", "name": claim.name, "namespace": "default"},
+                "status": {"allocation": {"devices": {"results": [where]}}, "devices": [entry]},
+            }
+
+    observed = Observed()
+    made = writer(Moved(), observed, *([claim] if still_known else []))
+    made.changed("default", claim.name, "1")
+    made.start(NodeState("boot", {}))
+    made.stop(10)
+    assert observed.outcomes == ["unchanged"]
 
 
 def test_events_are_remembered_for_a_bounded_number() -> None:
