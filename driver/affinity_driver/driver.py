@@ -237,7 +237,8 @@ class Driver:
         body = read_claim(self._api, claim.namespace, claim.name, claim.uid, seconds)
         devices = self.devices()
         published = self._publisher.extractors() if self.options.publish else ()
-        wanted = self._resolver.resolve(body, frozenset(devices), published)
+        known = self.state.snapshot().claims.get(claim.uid)
+        wanted = self._resolver.resolve(body, frozenset(devices), published, known)
         try:
             prepared = self.state.prepare(wanted, devices)
         except PrepareError as error:

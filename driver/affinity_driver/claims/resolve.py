@@ -62,10 +62,13 @@ class Resolver:
         claim: JsonObject,
         device_names: frozenset[str],
         extractors: Sequence[Extractor] | None = None,
+        known: PreparedClaim | None = None,
     ) -> PreparedClaim:
-        """The claim's shares of our devices, phase Started. Raises ClaimChangedError or ConfigError.
+        """The claim's shares of our devices. Raises ClaimChangedError or ConfigError.
 
-        ``extractors``: those that are published, where they are not the profile's own.
+        ``extractors``: those that are published, where they are not the profile's own. ``known`` is what the
+        checkpoint has of the claim; while it is allocated so, that stands, whatever extractors and configs
+        mean by now.
         """
         metadata = claim["metadata"]
         try:
@@ -75,13 +78,17 @@ class Resolver:
         ours = [result for result in allocation.results if result.driver == self._driver]
         if not ours:
             raise ClaimChangedError(f"the claim has no device of driver {self._driver}")
-        consumed = _consumed(claim)
-        shares = []
         for result in ours:
             if result.pool != self._pool:
                 raise ClaimChangedError(f"device {result.pool}/{result.device} is not on this node")
             if result.device not in device_names:
                 raise ClaimChangedError(f"device {result.device} does not exist (any more)")
+        results = {(result.request, result.pool, result.device, result.share_id or None) for result in ours}
+        if known is not None and {share.result for share in known.shares} == results:
+            return known
+        consumed = _consumed(claim)
+        shares = []
+        for result in ours:
             configs = in_scope_configs(allocation.configs, self._driver, result.request)
             settings = self._settings(configs, result.request)
             keys = self._keys(extractors or self._decoder.extractors(), configs, result)
