@@ -24,6 +24,8 @@ from pathlib import Path
 import grpc
 import structlog
 
+from sharing_affinity.api import Extractor
+
 from . import status
 from .cdi import CdiDirectory
 from .claims.errors import BusyError, IncompatibleError, PrepareError
@@ -32,7 +34,7 @@ from .claims.resolve import Resolver
 from .disk import Disk
 from .events import DriverEvents
 from .hardware import MockDevices, boot_id
-from .kube import Api
+from .kube import Api, ApiError
 from .kubeletplugin.health import SERVICES, HealthService
 from .kubeletplugin.registrar import Registrar
 from .kubeletplugin.server import UnixServer
@@ -220,6 +222,13 @@ class Driver:
         """The pool's devices by name."""
         return {device.name: device for device in self.profile.devices()}
 
+    def _published(self) -> Sequence[Extractor]:
+        """The extractors to judge claims by; none for the profile's own. Raises PrepareError."""
+        try:
+            return self._publisher.extractors() if self.options.publish else ()
+        except ApiError as error:
+            raise PrepareError(f"the published extractors cannot be read: {error}") from error
+
     def _faults(self) -> dict[str, str]:
         return {name: self.profile.fault(name) for name in self.devices()}
 
@@ -236,9 +245,8 @@ class Driver:
         """See ``kubeletplugin.service.Plugin``."""
         body = read_claim(self._api, claim.namespace, claim.name, claim.uid, seconds)
         devices = self.devices()
-        published = self._publisher.extractors() if self.options.publish else ()
         known = self.state.snapshot().claims.get(claim.uid)
-        wanted = self._resolver.resolve(body, frozenset(devices), published, known)
+        wanted = self._resolver.resolve(body, frozenset(devices), self._published, known)
         try:
             prepared = self.state.prepare(wanted, devices)
         except PrepareError as error:

@@ -8,7 +8,7 @@ decode its own opaque configs strictly: a misspelt field that is silently ignore
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from affinity_driver.json_types import Json, JsonObject
@@ -61,14 +61,14 @@ class Resolver:
         self,
         claim: JsonObject,
         device_names: frozenset[str],
-        extractors: Sequence[Extractor] | None = None,
+        extractors: Callable[[], Sequence[Extractor]] = tuple,
         known: PreparedClaim | None = None,
     ) -> PreparedClaim:
         """The claim's shares of our devices. Raises ClaimChangedError or ConfigError.
 
-        ``extractors``: those that are published, where they are not the profile's own. ``known`` is what the
-        checkpoint has of the claim; while it is allocated so, that stands, whatever extractors and configs
-        mean by now.
+        ``extractors`` gives those that are published, where they are not the profile's own. ``known`` is what
+        the checkpoint has of the claim; while it is allocated so, that stands, whatever configs mean by now,
+        and nobody is asked for extractors.
         """
         metadata = claim["metadata"]
         try:
@@ -86,12 +86,13 @@ class Resolver:
         results = {(result.request, result.pool, result.device, result.share_id or None) for result in ours}
         if known is not None and {share.result for share in known.shares} == results:
             return known
+        published = extractors() or self._decoder.extractors()
         consumed = _consumed(claim)
         shares = []
         for result in ours:
             configs = in_scope_configs(allocation.configs, self._driver, result.request)
             settings = self._settings(configs, result.request)
-            keys = self._keys(extractors or self._decoder.extractors(), configs, result)
+            keys = self._keys(published, configs, result)
             shares.append(
                 Share(
                     request=result.request,

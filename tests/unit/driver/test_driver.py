@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from affinity_driver.claims.errors import ConfigError
+from affinity_driver.claims.errors import ConfigError, PrepareError
 from affinity_driver.driver import Driver, DriverOptions
+from affinity_driver.kube import ApiError
 from affinity_driver.kubeletplugin.service import ClaimRef
 from affinity_driver.profiles import ProfileOptions
 
@@ -30,6 +31,9 @@ class Claims:
             "status": {"allocation": {"devices": {"results": [result], "config": [config]}}},
         }
 
+    def list(self, path: str, query: dict[str, str]) -> dict[str, Any]:
+        raise ApiError(404, "", "404 page not found")
+
 
 @pytest.fixture
 def root() -> Iterator[Path]:
@@ -38,9 +42,9 @@ def root() -> Iterator[Path]:
         yield Path(folder)
 
 
-def driver(root: Path, **profile: Any) -> Driver:
+def driver(root: Path, publish: bool = False, **profile: Any) -> Driver:
     options = DriverOptions(
-        "nic", "node-a", root, root / "cdi", publish=False, profile_options=ProfileOptions(**profile)
+        "nic", "node-a", root, root / "cdi", publish=publish, profile_options=ProfileOptions(**profile)
     )
     made = Driver(options, Claims())  # type: ignore[arg-type]
     made.directory.mkdir(parents=True, exist_ok=True)
@@ -54,4 +58,13 @@ def test_running_pods_keep_what_they_were_prepared_with_when_extractors_change(r
     after = driver(root, pkey=True)
     assert after.prepare(ClaimRef("default", "old", "old"), 10) == before
     with pytest.raises(ConfigError, match="gives pkey"):
+        after.prepare(ClaimRef("default", "new", "new"), 10)
+
+
+def test_running_pods_do_not_depend_on_what_is_published(root: Path) -> None:
+    """The custom resources were deleted; driver and kubelet restart."""
+    before = driver(root).prepare(ClaimRef("default", "old", "old"), 10)
+    after = driver(root, publish=True)
+    assert after.prepare(ClaimRef("default", "old", "old"), 10) == before
+    with pytest.raises(PrepareError, match="published extractors cannot be read: 404"):
         after.prepare(ClaimRef("default", "new", "new"), 10)
