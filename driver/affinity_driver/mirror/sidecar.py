@@ -132,8 +132,17 @@ class Sidecar:
     def withdraw(self) -> None:
         """Give the devices back to kube-scheduler: metadata first, so that the operator stops, then our rule.
 
-        Raises ApiError.
+        Raises ApiError; conflicts are looked at again, since the operator writes statuses meanwhile.
         """
+        for left in reversed(range(MANY_FAILURES)):
+            try:
+                self._withdraw()
+                return
+            except ApiError as error:
+                if error.code != 409 or not left:
+                    raise
+
+    def _withdraw(self) -> None:
         ours = [item for item in self._list(METADATA_SLICES) if is_ours(item)]
         self._perform([Write(Verb.DELETE, METADATA_SLICES, item) for item in ours])
         rules = self._api.list(RULES, {}).get("items") or []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from affinity_driver import extractors_file
 from affinity_driver.cli import main
+from affinity_driver.kube import ApiError
 from affinity_driver.mirror import desired, fence
 from affinity_driver.mirror.command import Source
 from affinity_driver.mirror.sidecar import Sidecar, SidecarOptions
@@ -248,6 +250,25 @@ def test_metadata_outlives_a_clock_that_is_put_forward() -> None:
     passed[0] = 700.0
     made.sync()
     assert api.deleted == ["m"]
+
+
+@pytest.mark.parametrize(("conflicts", "left"), [(2, set()), (99, {"m"})])
+def test_withdrawing_goes_on_when_the_operator_writes_a_status(conflicts: int, left: set[str]) -> None:
+    (metadata,) = mirrored([device_slice()])
+    metadata["metadata"] |= {"uid": "m", "resourceVersion": "1"}
+
+    class Contended(Stored):
+        def delete(self, path: str, *, uid: str, resource_version: str) -> None:
+            nonlocal conflicts
+            conflicts -= 1
+            if conflicts >= 0:
+                raise ApiError(409, "Conflict", "the object has been modified")
+            super().delete(path, uid=uid, resource_version=resource_version)
+
+    api = Contended(sharingaffinityslices=[metadata])
+    with pytest.raises(ApiError) if left else nullcontext():
+        running(api, lambda: 0.0, lambda: 0.0).withdraw()
+    assert {"m"} - set(api.deleted) == left
 
 
 def test_pools_that_are_gone_are_not_remembered() -> None:
