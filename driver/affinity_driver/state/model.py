@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -119,13 +119,12 @@ def check_compatible(
                 for other in claim.shares
                 if other is not share and other.device == share.device
             ]
-            _check_share(
-                share, [*state.holders(share.device, besides=claim.uid), *mine], capacities[share.device]
-            )
+            others = [*state.holders(share.device, besides=claim.uid), *mine]
+            _check_share(claim.uid, share, others, capacities[share.device])
 
 
 def _check_share(
-    share: Share, others: list[tuple[PreparedClaim, Share]], capacity: Mapping[str, str]
+    own: str, share: Share, others: list[tuple[PreparedClaim, Share]], capacity: Mapping[str, str]
 ) -> None:
     others = [(claim, other) for claim, other in others if not other.admin]
     for key in sorted(share.keys.keys() | {key for _, other in others for key in other.keys}):
@@ -134,16 +133,15 @@ def _check_share(
             mine = share.keys.get(key)
             needs = f'needs {key}="{shorten(mine)}"' if mine is not None else f"has no {key}"
             raise IncompatibleError(
-                f"device {share.device} is in use with another {key} by {_count(differing)}; "
+                f"device {share.device} is in use with another {key} by {_count(differing, own)}; "
                 f"this claim {needs}",
                 key,
                 tuple(sorted(differing)),
             )
     for claim, other in others:
         if share.share_id is None or other.share_id is None or share.share_id == other.share_id:
-            text = (
-                f"device {share.device} is still held by {_count({claim.uid})} and cannot be prepared twice"
-            )
+            holder = _count({claim.uid}, own)
+            text = f"device {share.device} is still held by {holder} and cannot be prepared twice"
             raise IncompatibleError(text, None, (claim.uid,))
     for name, size in capacity.items():
         total = sum(
@@ -152,7 +150,7 @@ def _check_share(
         )
         if total > _amount(size):
             holders = tuple(sorted({claim.uid for claim, _ in others}))
-            text = f"device {share.device} has not enough {name} left beside {_count(holders)}"
+            text = f"device {share.device} has not enough {name} left beside {_count(holders, own)}"
             raise IncompatibleError(text, None, holders)
 
 
@@ -161,6 +159,9 @@ def _amount(text: str | None) -> Fraction:
     return max(quantity.parse(text).amount, Fraction(0)) if text is not None else Fraction(0)
 
 
-def _count(holders: Iterable[str]) -> str:
-    number = len(set(holders))
+def _count(holders: Collection[str], own: str) -> str:
+    """How many claims these are, beside the one (``own``) whose requests may be in each other's way."""
+    number = len(set(holders) - {own})
+    if not number and own in holders:
+        return "another request of this claim"
     return f"{number} prepared claim" + ("" if number == 1 else "s")

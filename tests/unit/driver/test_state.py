@@ -79,8 +79,13 @@ class TestCompatible:
 
     def test_two_requests_of_one_claim_must_agree_on_a_device(self) -> None:
         both = PreparedClaim("2", "t", "c", Phase.STARTED, (share("a"), share("b", share_id="other")))
-        with pytest.raises(IncompatibleError):
+        with pytest.raises(IncompatibleError, match="another subnet by another request of this claim; "):
             check_compatible(state(), both, CAPACITY)
+        with pytest.raises(IncompatibleError, match="another subnet by 1 prepared claim; "):
+            check_compatible(state(claim("1", share("b"))), both, CAPACITY)
+        dedicated = replace(both, shares=(share(share_id=None), share(share_id=None)))
+        with pytest.raises(IncompatibleError, match="still held by another request of this claim"):
+            check_compatible(state(), dedicated, CAPACITY)
 
     def test_admin_access_holds_nothing_and_is_bound_by_nothing(self) -> None:
         admin = claim("1", share(admin=True))
