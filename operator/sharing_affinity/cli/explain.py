@@ -88,7 +88,7 @@ async def _look(args: argparse.Namespace, namespace: str | None, name: str) -> t
 
     logs.configure("text", "error")
     login = Login(args.kubeconfig, args.context)
-    key = (namespace or login.namespace, name)
+    key = (namespace or await login.namespace(), name)
     async with Client(login) as client:
         sight = await snapshot.look(client, kinds.FEEDS, key[0])
     needed = (kinds.SLICES, kinds.METADATA, kinds.CLASSES, kinds.CLAIMS, kinds.PODS)

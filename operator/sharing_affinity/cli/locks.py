@@ -90,7 +90,7 @@ async def _from_cluster(args: argparse.Namespace) -> None:
     engine = Engine(Options(rule_fences=args.rule_fences))
     login = Login(args.kubeconfig, args.context)
     async with Client(login) as client:
-        sight = await snapshot.look(client, snapshot.LOCK_KINDS, args.namespace or login.namespace)
+        sight = await snapshot.look(client, snapshot.LOCK_KINDS, args.namespace or await login.namespace())
         _access.require(sight, (kinds.SLICES, kinds.METADATA, kinds.CLAIMS), "locks")
         unseen = _access.as_json(sight)
         for raw in sight.objects:

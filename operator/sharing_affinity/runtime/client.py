@@ -89,6 +89,7 @@ class Login:
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         self.kubeconfig, self.context = kubeconfig, context
         self._current: Credentials | None = None
+        self._namespace = "default"
         self._ssl_for: tuple[Any, ...] | None = None
         self._read_at = 0.0
         self._lock = asyncio.Lock()
@@ -100,20 +101,15 @@ class Login:
             return False
         return (SERVICE_ACCOUNT / "token").exists() and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
-    @property
-    def namespace(self) -> str:
+    async def namespace(self) -> str:
         """The namespace that the kubeconfig's context, or the pod, is in. Raises `AccessError`."""
-        from kubernetes.aio import config
-
+        await self.credentials()
+        if not self.in_cluster:
+            return self._namespace
         try:
-            if self.in_cluster:
-                return (SERVICE_ACCOUNT / "namespace").read_text().strip()
-            contexts, active = config.list_kube_config_contexts(self.kubeconfig)  # type: ignore[no-untyped-call]
-        except (config.ConfigException, OSError) as error:
+            return (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        except OSError as error:
             raise AccessError(f"no usable credentials for a cluster: {error}") from error
-        if self.context is not None:
-            active = next((c for c in contexts if c["name"] == self.context), active)
-        return str(active["context"].get("namespace") or "default")
 
     async def credentials(self, *, rejected: Credentials | None = None) -> Credentials:
         """The credentials to use now. ``rejected``: those the server just refused, to be replaced at once."""
@@ -135,19 +131,26 @@ class Login:
             return self._current
 
     async def _read(self, before: Credentials | None) -> Credentials:
+        try:
+            return await self._load(before)
+        except Exception as error:  # the loader trips over whatever a kubeconfig is not
+            problem = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, TypeError | AttributeError):
+                problem = f"the kubeconfig is incomplete, or none ({problem})"
+            raise AccessError(f"no usable credentials for a cluster: {problem}") from error
+
+    async def _load(self, before: Credentials | None) -> Credentials:
         from kubernetes.aio import config
         from kubernetes.aio.client import Configuration
 
         found = Configuration()
-        try:
-            if self.in_cluster:
-                config.load_incluster_config(found)  # type: ignore[no-untyped-call]
-            else:
-                await config.load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=self.kubeconfig, context=self.context, client_configuration=found
-                )
-        except (config.ConfigException, OSError, KeyError, ValueError) as error:
-            raise AccessError(f"no usable credentials for a cluster: {error}") from error
+        if self.in_cluster:
+            config.load_incluster_config(found)  # type: ignore[no-untyped-call]
+        else:
+            loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=self.kubeconfig, context=self.context, client_configuration=found
+            )
+            self._namespace = str(loader.current_context["context"].get("namespace") or "default")
         key = (found.ssl_ca_cert, found.cert_file, found.key_file, found.verify_ssl, found.tls_server_name)
         if before is not None and key == self._ssl_for and not found.cert_file:
             context = before.ssl
