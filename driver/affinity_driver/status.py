@@ -15,6 +15,8 @@ from pathlib import Path
 
 import grpc
 
+from sharing_affinity.api import keys
+
 from .disk import Disk
 from .hardware import MockDevices
 from .json_types import JsonObject
@@ -108,7 +110,7 @@ def show(directory: Path, output: str, hardware: MockDevices) -> int:
 
 
 def _pairs(values: Mapping[str, str] | None) -> str:
-    return ",".join(f"{key}={value}" for key, value in (values or {}).items()) or "-"
+    return keys.render(tuple((values or {}).items())) or "-"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -179,7 +179,7 @@ def as_json(locks: Any) -> dict[str, Any]:
 
 
 def _rows(pool: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    from sharing_affinity.api import quantity
+    from sharing_affinity.api import keys, quantity
 
     for device in pool["devices"]:
         free = []
@@ -188,7 +188,7 @@ def _rows(pool: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
             free.append(f"{name.rpartition('/')[2]} {left}/{amount['total']}")
         claims = [f"{holder['namespace']}/{holder['claim']}" for holder in device["holders"]]
         shown = ", ".join(claims[:4]) + (f", and {len(claims) - 4} more" if len(claims) > 4 else "")
-        lock = " ".join(f"{key}={value}" for key, value in (device["lock"] or {}).items())
+        lock = " ".join(f"{key}={keys.shorten(value)}" for key, value in (device["lock"] or {}).items())
         yield (
             pool["pool"],
             device["device"],

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from harness import objects as o
 
+from sharing_affinity.api.keys import shorten
 from sharing_affinity.cli import explain, main, make_parser
 
 ROOT = Path(__file__).parents[3]
@@ -322,6 +323,18 @@ def test_locks_of_every_state_and_in_every_form(cli: Cli) -> None:
     assert "subnet=A" in cli.run("locks", "-f", file)[1]
     only = json.loads(cli.run("locks", "-f", file, "-o", "json", "--pool", "gone")[1])
     assert [pool["pool"] for pool in only["pools"]] == ["gone"]
+
+
+def test_a_lock_is_one_line_whatever_its_value(cli: Cli) -> None:
+    """Values are the users' own: no escape sequence of theirs reaches the terminal of who looks."""
+    value = "x\x1b[2J\n" + "y" * 100
+    file = cli.file(*BASE, o.allocated(o.claim("held", value), "eth1"))
+    out = cli.run("locks", "-f", file)[1]
+    assert f"subnet={shorten(value)} " in out
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) < 160
+    (pool,) = json.loads(cli.run("locks", "-f", file, "-o", "json")[1])["pools"]
+    assert pool["devices"][0]["lock"] == {"subnet": value}
 
 
 def test_a_cluster_is_explained_without_what_is_not_understood(capsys: pytest.CaptureFixture[str]) -> None:
