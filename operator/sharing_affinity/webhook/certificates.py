@@ -105,6 +105,9 @@ def due(
         return f"the stored one is not for {missing[0]}"
     if not any(_signed(certificate, authority) for authority in authorities):
         return "the authority that signed the stored one is not among those stored"
+    if certificate.not_valid_before_utc > now:
+        begins = f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M:%S}"
+        return f"the stored one begins {begins} UTC: the clock was ahead that made it"
     if certificate.not_valid_after_utc - lifetime / 3 <= now:
         return f"the stored one ends {certificate.not_valid_after_utc:%Y-%m-%d %H:%M:%S} UTC"
     return ""

@@ -53,6 +53,16 @@ def test_renewed_in_the_last_third(days: int, wanted: bool) -> None:
     assert bool(due(made, HOSTS, NOW + datetime.timedelta(days=days), LIFETIME)) is wanted
 
 
+def test_one_that_a_clock_ahead_has_made_is_made_again() -> None:
+    ahead = make(HOSTS, NOW + datetime.timedelta(days=30), LIFETIME)
+    with pytest.raises(VerificationError):
+        verify(ahead, ahead.authorities, NOW)
+    assert "begins" in due(ahead, HOSTS, NOW, LIFETIME)
+    new = make(HOSTS, NOW, LIFETIME, ahead)
+    verify(new, new.authorities, NOW)
+    assert not due(new, HOSTS, NOW - SKEW, LIFETIME)
+
+
 def test_what_is_stored_is_not_believed() -> None:
     made, other = make(HOSTS, NOW, LIFETIME), make(HOSTS, NOW, LIFETIME)
     assert due(None, HOSTS, NOW, LIFETIME) == "there is none"
