@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,18 +36,20 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object and where it comes from: document number in the file and path inside it (items of lists)."""
+    """One object and where it comes from: document number in a text, path inside it (items of lists), and how
+    many lines of the file stand before the text."""
 
     raw: JSON
     file: str
     number: int
     path: str
     text: str
+    before: int = 0
 
     def locate(self, path: str = "") -> str:
         """``file:line`` of a JSON path inside the object, as near as it can be told."""
         line = _line_of(self.text, self.number, ".".join(p for p in (self.path, path.lstrip("$.")) if p))
-        return f"{self.file}:{line}"
+        return f"{self.file}:{self.before + line}"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -102,8 +104,8 @@ def read(files: Iterable[str]) -> list[Document]:
             problems.append(f"{file}: {reason}")
             continue
         try:
-            for number, content in enumerate(_parse(text)):
-                documents.extend(_objects(content, file, number, "", text))
+            for document in _parse(text, file):
+                documents.extend(_objects(document))
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
             problems.append(f"{file}:{line}: not YAML: {error.problem or error.context}")
@@ -123,28 +125,40 @@ def read_value(file: str) -> Any:
     """
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        values = list(_parse(text))
+        values = list(_parse(text, file))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError([f"{file}: {error}"]) from None
     if len(values) != 1:
         raise InputError([f"{file}: has {len(values)} documents, not one"])
-    return _jsonable({"object": values[0]}, Document({}, file, 0, "", text))["object"]
+    return _jsonable({"object": values[0].raw}, values[0])["object"]
 
 
-def _parse(text: str) -> Iterator[Any]:
-    if text.lstrip().startswith("{"):
+def _parse(text: str, file: str) -> Iterator[Document]:
+    """What is in a file, whatever it is: JSON values one after another, or YAML documents."""
+    if text.lstrip().startswith(("{", "[", '"')):
         try:
-            yield json.loads(text)
+            yield from list(_json(text, file))
             return
         except ValueError:
-            pass  # several documents, or YAML in flow style
-    yield from yaml.load_all(text, Loader=_Loader)
+            pass  # YAML in flow style
+    for number, content in enumerate(yaml.load_all(text, Loader=_Loader)):
+        yield Document(content, file, number, "", text)
 
 
-def _objects(content: Any, file: str, number: int, path: str, text: str) -> Iterator[Document]:
+def _json(text: str, file: str) -> Iterator[Document]:
+    decoder, visible = json.JSONDecoder(), re.compile(r"\S")
+    before = at = end = 0
+    while (found := visible.search(text, end)) is not None:
+        before += text.count("\n", at, found.start())
+        at = found.start()
+        content, end = decoder.raw_decode(text, at)
+        yield Document(content, file, 0, "", text[at:end], before)
+
+
+def _objects(document: Document) -> Iterator[Document]:
+    content, path = document.raw, document.path
     if content is None:
         return
-    document = Document(content, file, number, path, text)
     if not isinstance(content, Mapping):
         raise InputError([f"{document.locate()}: not a Kubernetes object"])
     kind = content.get("kind")
@@ -156,9 +170,9 @@ def _objects(content: Any, file: str, number: int, path: str, text: str) -> Iter
             if isinstance(item, Mapping) and "kind" not in item and kind != "List":
                 # Typed lists of the API leave kind and version to the list.
                 item = {"kind": kind[:-4], "apiVersion": content.get("apiVersion"), **item}
-            yield from _objects(item, file, number, f"{path}.items[{index}]".lstrip("."), text)
+            yield from _objects(replace(document, raw=item, path=f"{path}.items[{index}]".lstrip(".")))
         return
-    yield Document(_jsonable(dict(content), document), file, number, path, text)
+    yield replace(document, raw=_jsonable(dict(content), document))
 
 
 def _jsonable(content: JSON, document: Document) -> JSON:

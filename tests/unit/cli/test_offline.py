@@ -325,6 +325,24 @@ def test_locks_of_every_state_and_in_every_form(cli: Cli) -> None:
     assert [pool["pool"] for pool in only["pools"]] == ["gone"]
 
 
+@pytest.mark.parametrize("indent", [None, 2, "\t"], ids=["lines", "spaces", "tabs"])
+def test_json_objects_one_after_another(cli: Cli, indent: int | str | None) -> None:
+    """As several `kubectl get -o json` leave them in one file, and as kubectl reads them."""
+    raws = [*BASE, o.claim("p", "A"), o.pod("p")]
+    file = cli.folder / "objects.json"
+    file.write_text("\n".join(json.dumps(raw, indent=indent) for raw in raws) + "\n")
+    assert cli.simulate(str(file)) == cli.simulate(cli.file(*raws))
+
+
+def test_a_mistake_in_json_objects_has_its_line(cli: Cli) -> None:
+    file = cli.folder / "objects.json"
+    node = '{"kind": "Node", "metadata": {"name": "a"}}'
+    file.write_text(f'\n{node} {node}\n{{"kind": "Node",\n "metadata":\n {{"name": "b", "uid": 1}}}}\n')
+    assert cli.run("simulate", "-f", str(file)) == (
+        2, "", f"{file}:5: Node b: metadata.uid: is a number, not a string\n",
+    )  # fmt: skip
+
+
 def test_a_lock_is_one_line_whatever_its_value(cli: Cli) -> None:
     """Values are the users' own: no escape sequence of theirs reaches the terminal of who looks."""
     value = "x\x1b[2J\n" + "y" * 100
