@@ -550,7 +550,7 @@ def from_json(value: Any) -> Any:
     if kind is int:
         return value if MIN_INT <= value <= MAX_INT else _to_double(value)
     if kind is str:
-        return value if value.isascii() else _well_formed(value)
+        return value if value.isascii() else well_formed(value)
     if kind is dict:
         entries = [(from_json(k), from_json(v)) for k, v in value.items()]
         if any(a is not k or b is not v for (a, b), (k, v) in zip(entries, value.items(), strict=True)):
@@ -562,7 +562,8 @@ def from_json(value: Any) -> Any:
     return value
 
 
-def _well_formed(text: str) -> str:
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for lone surrogates, which Go's JSON decoder puts there too."""
     try:
         text.encode()
     except UnicodeEncodeError:

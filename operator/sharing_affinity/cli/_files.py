@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import yaml
 
+from kubernetes_cel.values import well_formed
 from sharing_affinity.api import BadObject
 
 JSON = dict[str, Any]
@@ -185,7 +186,9 @@ def _jsonable(content: JSON, document: Document) -> JSON:
             return [convert(v, f"{path}[{i}]") for i, v in enumerate(value)]
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError([f"{document.locate(path)}: {path}: {value} is not a JSON number"])
-        if value is None or isinstance(value, bool | int | float | str):
+        if isinstance(value, str):
+            return well_formed(value)
+        if value is None or isinstance(value, bool | int | float):
             return value
         raise InputError([f"{document.locate(path)}: {path}: is not a JSON value"])
 
@@ -195,7 +198,7 @@ def _jsonable(content: JSON, document: Document) -> JSON:
 def _key(key: Any) -> str:
     if isinstance(key, bool):
         return "true" if key else "false"
-    return key if isinstance(key, str) else "null" if key is None else str(key)
+    return well_formed(key) if isinstance(key, str) else "null" if key is None else str(key)
 
 
 def check_version(document: Document) -> None:

@@ -116,6 +116,7 @@ def _slices(environment: Environment, file: str, value: Any) -> Iterator[dict[st
 
 def _lines(environment: Environment, source: IO[bytes], sink: IO[str]) -> int:
     from kubernetes_cel import from_json
+    from kubernetes_cel.values import well_formed
 
     code = GOOD
     for number, line in enumerate(source, 1):
@@ -128,7 +129,7 @@ def _lines(environment: Environment, source: IO[bytes], sink: IO[str]) -> int:
             answer: dict[str, Any] = {"id": None, "error": {"kind": "input", "message": str(problem)}}
             code = BAD_INPUT
         else:
-            head = {"id": request.get("id"), "expression": request["expression"]}
+            head = {"id": request.get("id"), "expression": well_formed(request["expression"])}
             answer = evaluate(environment, head, from_json(request.get("object")))
         sink.write(_json(answer) + "\n")
         sink.flush()
@@ -150,7 +151,9 @@ def _no_constant(name: str) -> Any:
 
 
 def _json(answer: Mapping[str, Any]) -> str:
-    return json.dumps(answer, ensure_ascii=False, separators=(", ", ": "))
+    from kubernetes_cel.values import well_formed
+
+    return well_formed(json.dumps(answer, ensure_ascii=False, separators=(", ", ": ")))
 
 
 def _text(answer: Mapping[str, Any]) -> str:

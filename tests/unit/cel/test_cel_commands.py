@@ -127,6 +127,21 @@ class TestEval:
         assert main(["eval", "-e", "object.a", "--object", str(tmp_path / "none")]) == 2
         assert main(["eval", "-f", write(tmp_path / "x.yaml", DEVICES)]) == 2
 
+    def test_half_surrogate_pairs_are_what_go_reads(
+        self, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    ) -> None:
+        lone = "\ud800"
+        requests = [
+            {"id": f"a{lone}", "expression": f"object.a == '{lone}' ? object.a : ''", "object": {"a": lone}},
+            {"id": 2, "expression": f"nope('{lone}')"},
+        ]
+        text = "".join(json.dumps(request) + "\n" for request in requests)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert main(["eval", "--stdin", "-o", "json"]) == 0
+        first, second = answers_of(capfdbinary.readouterr().out.decode())
+        assert (first["id"], first["value"]) == ("a\ufffd", "\ufffd")
+        assert second["error"]["kind"] == "type"
+
 
 class TestLint:
     def lint(self, capsys: pytest.CaptureFixture[str], *files: str) -> tuple[int, list[dict[str, Any]]]:

@@ -343,6 +343,17 @@ def test_a_mistake_in_json_objects_has_its_line(cli: Cli) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("form", ["table", "json", "yaml"])
+def test_half_a_surrogate_pair_is_read_as_kubectl_reads_it(cli: Cli, form: str) -> None:
+    file = cli.folder / "objects.json"
+    file.write_text(
+        json.dumps({"kind": "List", "items": [*BASE, o.claim("p", "A"), o.pod("p\ud800", ["p"])]})
+    )
+    code, out, err = cli.run("simulate", "-o", form, "-f", str(file))
+    assert (code, err) == (0, "")
+    assert "p\ufffd" in out.encode().decode()
+
+
 def test_a_lock_is_one_line_whatever_its_value(cli: Cli) -> None:
     """Values are the users' own: no escape sequence of theirs reaches the terminal of who looks."""
     value = "x\x1b[2J\n" + "y" * 100
