@@ -19,7 +19,7 @@ from sharing_affinity.api import (
     parse_taint_rule,
 )
 from sharing_affinity.cli._files import Document
-from sharing_affinity.cli._schema import SchemaChecker, slice_schema
+from sharing_affinity.cli._schema import SchemaChecker, as_stored, slice_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,10 @@ def lint(documents: Sequence[Document], *, rule_fences: bool = False) -> list[Li
         if kind == names.SLICE_KIND:
             found = [
                 _finding(document, path, "schema", message)
-                for path, message in checker.check(document.raw, schema)
+                for path, message in checker.check(as_stored(document.raw), schema)
             ]
+            if document.raw.get("apiVersion") != names.API_VERSION:
+                found.append(_finding(document, "apiVersion", "schema", f"must be {names.API_VERSION}"))
             findings.extend(found)
             try:
                 parsed = parse_metadata_slice(document.raw)

@@ -42,6 +42,13 @@ def slice_schema() -> Mapping[str, Any]:
     return schema
 
 
+def as_stored(value: Any) -> Any:
+    """Without fields that are null: the API server drops them first, since no field of ours is nullable."""
+    if isinstance(value, dict):
+        return {name: as_stored(item) for name, item in value.items() if item is not None}
+    return [as_stored(item) for item in value] if isinstance(value, list) else value
+
+
 class SchemaChecker:
     """Checks values against structural schemas."""
 

@@ -219,6 +219,26 @@ class TestLint:
         assert (where, rule) in [(finding["path"], finding["rule"]) for finding in findings], findings
         assert all(finding["where"].startswith(str(tmp_path / "a.yaml")) for finding in findings)
 
+    @pytest.mark.parametrize("version", [None, "sharingaffinity.dev/v1", "resource.k8s.io/v1"])
+    def test_a_version_that_is_not_served(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str | None
+    ) -> None:
+        code, (finding,) = self.lint(capsys, write(tmp_path / "a.yaml", {**SLICE, "apiVersion": version}))
+        assert code == 1
+        assert (finding["path"], finding["rule"]) == ("apiVersion", "schema")
+        assert finding["where"].endswith(":1")
+
+    def test_fields_that_templates_left_empty(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The API server drops nulls of fields that are not nullable before it looks at anything."""
+        empty = {"allNodes": None, "nodeSelector": None}
+        kept = {**SLICE, "spec": {**SLICE["spec"], **empty}}
+        assert self.lint(capsys, write(tmp_path / "a.yaml", kept)) == (0, [])
+        missing = {**SLICE, "spec": {**SLICE["spec"], "driver": None}}
+        code, findings = self.lint(capsys, write(tmp_path / "a.yaml", missing))
+        assert (code, [(f["path"], f["message"]) for f in findings]) == (1, [("spec.driver", "is required")])
+
     def test_pool_rules(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         second = copy.deepcopy(SLICE)
         second["metadata"]["name"] = "node-1-nic-2"
