@@ -127,6 +127,8 @@ class Environment:
                 return on_fresh_stack(lambda: self._compile(text, output))
         except CompileError as error:
             return _Failure(error)
+        except RecursionError:
+            return _Failure(CheckError([Issue(1, 0, "expression is nested too deeply")], text))
 
     def _compile(self, text: str, output: Output) -> Program:
         length = len(text.encode("utf-8", "surrogatepass"))

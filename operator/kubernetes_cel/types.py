@@ -53,11 +53,7 @@ class Type:
 
     def __str__(self) -> str:
         """As upstream prints declared types: `list(string)`, `google.protobuf.Timestamp`, `<T>`."""
-        if self.kind == TYPE_PARAM:
-            return f"<{self.name}>"
-        if not self.params:
-            return f"wrapper({self.name})" if self.nullable else self.name
-        return f"{self.name}({', '.join(map(str, self.params))})"
+        return _written(self, lambda t: f"<{t.name}>" if t.kind == TYPE_PARAM else None)
 
 
 _SHORT = {ANY: "any", DURATION: "duration", ERROR: "!error!", NULL: "null", TIMESTAMP: "timestamp"}
@@ -65,11 +61,25 @@ _SHORT = {ANY: "any", DURATION: "duration", ERROR: "!error!", NULL: "null", TIME
 
 def format_type(t: Type) -> str:
     """As the checker's messages print types: like `str`, with short names for well-known types."""
-    if t.kind in _SHORT:
-        return _SHORT[t.kind]
-    if not t.params:
-        return f"wrapper({t.name})" if t.nullable else t.name
-    return f"{t.name}({', '.join(format_type(p) for p in t.params)})"
+    return _written(t, lambda t: _SHORT.get(t.kind))
+
+
+def _written(t: Type, name: Callable[[Type], str | None]) -> str:
+    """The type as text, however deep; `name` has another name for some types, parameters and all."""
+    parts: list[str] = []
+    todo: list[Type | str] = [t]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, str):
+            parts.append(part)
+        elif (known := name(part)) is not None:
+            parts.append(known)
+        elif not part.params:
+            parts.append(f"wrapper({part.name})" if part.nullable else part.name)
+        else:
+            inner = [piece for param in part.params for piece in (", ", param)]
+            todo.extend(reversed([f"{part.name}(", *inner[1:], ")"]))
+    return "".join(parts)
 
 
 dyn = Type(DYN, "dyn")

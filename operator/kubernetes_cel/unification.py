@@ -72,9 +72,12 @@ class Bindings:
         return t if params == t.params else Type(t.kind, t.name, params)
 
     def _all(self, given: Sequence[Type], wanted: Sequence[Type]) -> bool:
-        return len(given) == len(wanted) and all(
-            self._assignable(g, w) for g, w in zip(given, wanted, strict=True)
-        )
+        if len(given) != len(wanted):
+            return False
+        for g, w in zip(given, wanted, strict=True):  # noqa: SIM110 - a generator is one more frame a level
+            if not self._assignable(g, w):
+                return False
+        return True
 
     def _assignable(self, t1: Type, t2: Type) -> bool:
         if t2.kind == types.TYPE_PARAM:

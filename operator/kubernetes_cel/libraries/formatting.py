@@ -19,6 +19,7 @@ from kubernetes_cel.declarations import Function, Overload
 from kubernetes_cel.errors import EvaluationError
 from kubernetes_cel.libraries.conversions import to_string
 from kubernetes_cel.libraries.gotext import parse_int, quote
+from kubernetes_cel.passes import Work, drive
 from kubernetes_cel.types import Type
 from kubernetes_cel.values import MAX_INT, Duration, ListView, MapView, Timestamp, Uint, type_name
 
@@ -131,6 +132,9 @@ def _clause(data: bytes, at: int) -> tuple[str, int | None, int]:
 _PLAIN = frozenset((int, Uint, float, bool, bytes, Timestamp, Duration, Type))
 
 
+_CONTAINERS = (list, ListView, dict, MapView)
+
+
 class _Printer:
     """Prints one argument; stops when lists and maps have too many elements or their text gets too long."""
 
@@ -144,10 +148,8 @@ class _Printer:
         kind = type(value)
         if kind is str:
             return str(value)
-        if kind is list or kind is ListView:
-            return self._list(value)
-        if kind is dict or isinstance(value, MapView):
-            return self._map(value)
+        if isinstance(value, _CONTAINERS):
+            return drive(self._container(value))
         if value is None:
             return "null"
         if kind in _PLAIN:
@@ -155,7 +157,7 @@ class _Printer:
         raise FormatError(_STRING.format(type_name(value)))
 
     def _element(self, value: Any) -> str:
-        """A value inside a list or map, as a CEL literal."""
+        """A plain value inside a list or map, as a CEL literal."""
         kind = type(value)
         if kind is str:
             return quote(value)
@@ -171,7 +173,7 @@ class _Printer:
             return f'timestamp("{_plain(value)}")'
         if kind is Duration:
             return f'duration("{_plain(value)}")'
-        if value is None or kind in _PLAIN or isinstance(value, list | ListView | dict | MapView):
+        if value is None or kind in _PLAIN:
             return self.text(value)
         raise FormatError(f"no formatting function for {type_name(value)}")
 
@@ -180,24 +182,28 @@ class _Printer:
         if self._left < 0 or size > _MAX_TEXT:
             raise FormatError("the result is too large")
 
-    def _list(self, items: Any) -> str:
+    def _container(self, value: Any) -> Work[str]:
+        return self._list(value) if isinstance(value, list | ListView) else self._map(value)
+
+    def _list(self, items: Any) -> Work[str]:
         parts: list[str] = []
         size = 0
         for item in items:
-            part = self._element(item)
+            part = (yield self._container(item)) if isinstance(item, _CONTAINERS) else self._element(item)
             size += len(part) + 2
             self._count(size)
             parts.append(part)
         return f"[{', '.join(parts)}]"
 
-    def _map(self, value: Any) -> str:
+    def _map(self, value: Any) -> Work[str]:
         parts: list[tuple[bytes, str]] = []
         size = 0
         for key, item in value.items():
             if type(key) not in (str, bool, int, Uint):
                 raise FormatError(f"no formatting function for map key of type {type_name(key)}")
             name = self._element(key)
-            part = f"{name}:{self._element(item)}"
+            element = (yield self._container(item)) if isinstance(item, _CONTAINERS) else self._element(item)
+            part = f"{name}:{element}"
             size += len(part) + 2
             self._count(size)
             parts.append((name.encode("utf-8", "surrogatepass"), part))

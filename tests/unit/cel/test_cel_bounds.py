@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,54 @@ def test_depth_ends_where_cel_gos_ends(shape: object, deepest: int) -> None:
     assert outcome.error is None or "no such key" in outcome.error.message
     with pytest.raises(ParseError, match="recursion"):
         ENVIRONMENT.compile(shape(deepest + 1))
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("[" * 249 + "1" + "]" * 249, "must evaluate to string"),
+        ("{1:" * 249 + "{}" + "}" * 249, "must evaluate to string"),
+        ("[" * 249 + "]" * 249 + " == " + "[" * 249 + "1" + "]" * 249, "must evaluate to string"),
+        (
+            "[" * 249 + "1" + "]" * 249 + " == " + "[" * 249 + "1u" + "]" * 249,
+            "no matching overload for '_==_'",
+        ),
+    ],
+    ids=["list", "map", "equal", "unequal"],
+)
+def test_deep_types_are_checked_and_printed(expression: str, problem: str) -> None:
+    with pytest.raises(CheckError, match=problem):
+        ENVIRONMENT.compile(expression, output="string")
+
+
+def nested(depth: int) -> tuple[object, object]:
+    """The same as lists and as maps."""
+    one: object = 1
+    other: object = 1
+    for _ in range(depth):
+        one, other = [one], {"a": other}
+    return one, other
+
+
+def test_deep_values_are_printed() -> None:
+    """A user's config may nest that deep, and an extractor may print any part of it."""
+    program = ENVIRONMENT.compile("'%s %s'.format([object.a, object.b])", output="string")
+    lists, maps = nested(900)
+    outcome = program.run({"object": {"a": lists, "b": maps}})
+    assert outcome.value == f"{'[' * 900}1{']' * 900} " + '{"a":' * 900 + "1" + "}" * 900
+
+
+def test_what_is_too_deep_is_an_error_and_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_deep(*_: object) -> object:
+        raise RecursionError
+
+    program = ENVIRONMENT.compile("object.a + 'x'")
+    outcome = replace(program, plan=replace(program.plan, code=too_deep)).run({"object": {"a": "a"}})
+    assert outcome.error is not None
+    assert "too deep" in outcome.error.message
+    monkeypatch.setattr("kubernetes_cel.environment.check", too_deep)
+    with pytest.raises(CheckError, match="too deep"):
+        Environment.admission().compile("object.b")
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "[" * 5000, "a." * 3000, "-" * 10000, "1" * 9000, '"' * 9999])
