@@ -103,6 +103,8 @@ def membership(code: Code, constants: Any) -> Code | None:
         kind = type(constant)
         if kind not in (bool, int, Uint, float, str):
             return None
+        if constant != constant:
+            continue  # NaN equals nothing, but a set finds the object it holds
         members.add((kind, constant))
         members.update(_numeric_twins(constant))
 

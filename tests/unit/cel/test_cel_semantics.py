@@ -103,6 +103,7 @@ class TestNumbers:
             ("object.n == 5u", True),
             ("object.n < 5.5", True),
             ("object.n in [5.0]", True),
+            ("double('NaN') in [double('NaN')]", False),
             ("object.t == 1", False),
             ("object.n == '5'", False),
             ("object.huge > object.big", True),
