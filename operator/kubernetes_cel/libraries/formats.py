@@ -27,8 +27,9 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _too_long(most: int) -> str:
-    return f"must be no more than {most} characters"
+def _too_long(most: int, unit: str = "characters") -> str:
+    """Upstream counts bytes always, and says so where it has moved the check to a newer package."""
+    return f"must be no more than {most} {unit}"
 
 
 def _wrong(problem: str, pattern: str, *examples: str) -> str:
@@ -86,8 +87,8 @@ def _dns_label(text: str) -> list[str]:
     return complaints
 
 
-def _subdomain(text: str) -> list[str]:
-    complaints = [_too_long(253)] if _bytes(text) > 253 else []
+def _subdomain(text: str, unit: str = "characters") -> list[str]:
+    complaints = [_too_long(253, unit)] if _bytes(text) > 253 else []
     return complaints if _SUBDOMAIN.fits(text) else [*complaints, _SUBDOMAIN.complaint]
 
 
@@ -97,7 +98,7 @@ def _dns_1035(text: str) -> list[str]:
 
 
 def _label_value(text: str) -> list[str]:
-    complaints = [_too_long(63)] if _bytes(text) > 63 else []
+    complaints = [_too_long(63, "bytes")] if _bytes(text) > 63 else []
     return complaints if _LABEL_VALUE.fits(text) else [*complaints, _LABEL_VALUE.complaint]
 
 
@@ -111,12 +112,12 @@ def _qualified_name(text: str) -> list[str]:
     complaints: list[str] = []
     name = parts[-1]
     if len(parts) == 2:
-        problems = _subdomain(parts[0]) if parts[0] else ["must be non-empty"]
+        problems = _subdomain(parts[0], "bytes") if parts[0] else ["must be non-empty"]
         complaints += [f"prefix part {problem}" for problem in problems]
     if not name:
         complaints.append("name part must be non-empty")
     elif _bytes(name) > 63:
-        complaints.append(f"name part {_too_long(63)}")
+        complaints.append(f"name part {_too_long(63, 'bytes')}")
     if not _LABEL_KEY.fits(name):
         complaints.append(f"name part {_LABEL_KEY.complaint}")
     return complaints
