@@ -94,7 +94,13 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     arguments = parser().parse_args(argv)
-    code: int = arguments.function(arguments)
+    code: int = GOOD
+    try:
+        code = arguments.function(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (head, less) has gone: not an error of ours, and what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -69,13 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     arrange = getattr(known.get(words[0]), "arrange", None) if words else None
     args = parser.parse_args([words[0], *arrange(words[1:])] if arrange is not None else words)
+    code = GOOD
     try:
-        return known[args.command].run(args)
+        code = known[args.command].run(args)
+        sys.stdout.flush()
     except CommandError as error:
         print(f"sharing-affinity {args.command}: {error}", file=sys.stderr)
         return error.code
     except BrokenPipeError:
-        # The reader (head, less) has gone: not an error of ours. Keep the interpreter from complaining at
-        # exit.
-        sys.stderr.close()
-        return GOOD
+        # The reader (head, less) has gone: not an error of ours, and what is left goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
