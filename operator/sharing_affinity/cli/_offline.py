@@ -150,6 +150,8 @@ def build(documents: Iterable[Document], options: Options) -> Simulation:
     templates: dict[tuple[str, str], JSON] = {}
     problems: list[str] = []
     for document in documents:
+        if document.raw["kind"] not in (*_KNOWN, _TEMPLATE):
+            continue
         try:
             check_version(document)
             complete = _complete(document)
@@ -160,7 +162,7 @@ def build(documents: Iterable[Document], options: Options) -> Simulation:
         key = (metadata.get("namespace", ""), metadata["name"])
         if kind == _TEMPLATE:
             templates[key] = complete.raw
-        elif kind in _KNOWN:
+        else:
             objects[(kind, *key)] = complete
     pods: dict[PodKey, Pod] = {}
     claims: dict[PodKey, JSON] = {}

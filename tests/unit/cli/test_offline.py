@@ -224,6 +224,21 @@ def test_mistakes_are_told_with_their_line(cli: Cli, text: str, expected: str) -
     assert f"bad.yaml{expected}" in err
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": []},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "j-"}},
+        {"apiVersion": "resource.k8s.io/v1alpha3", "kind": "ResourcePoolStatusRequest", "metadata": {}},
+        {"apiVersion": "v1", "kind": "PodList", "items": None},
+    ],
+    ids=lambda other: str(other["kind"]),
+)  # fmt: skip
+def test_what_does_not_matter_is_not_judged(cli: Cli, other: JSON) -> None:
+    raws = [*BASE, o.claim("p", "A"), o.pod("p")]
+    assert cli.simulate(cli.file(*raws, other)) == cli.simulate(cli.file(*raws))
+
+
 def test_all_mistakes_are_told_at_once(cli: Cli) -> None:
     bad = [o.node(name) for name in ("x", "y")]
     for raw in bad:
