@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sharing_affinity.cli import BAD_INPUT, FINDINGS, GOOD, NO_ACCESS, CommandError
+
+T = TypeVar("T", int, float)
 
 IN_POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -51,7 +54,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="true|false",
         help="pods whose claims cannot be allocated get the condition sharingaffinity.dev/ClaimsAllocated",
     )
-    add("--http", default="0.0.0.0:8080", help="host:port of /healthz, /readyz, /metrics; empty for none")
+    add(
+        "--http",
+        type=address,
+        default="0.0.0.0:8080",
+        help="host:port of /healthz, /readyz, /metrics; empty for none",
+    )
     add("--log-format", choices=("auto", "json", "text"), default="auto", help="auto: text on a terminal")
     add(
         "--log-level",
@@ -80,20 +88,30 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add = group.add_argument
     add(
         "--kube-api-qps",
-        type=float,
+        type=positive(float),
         default=50.0,
         help="requests per second to claims; views have a tenth on top",
     )
-    add("--kube-api-burst", type=int, default=100, help="burst of those")
-    add("--concurrency", type=int, default=16, help="claims written at the same time")
-    add("--write-timeout", type=float, default=8.0, help="longest wait for one write; never beyond the lease")
+    add("--kube-api-burst", type=positive(int), default=100, help="burst of those")
+    add("--concurrency", type=positive(int), default=16, help="claims written at the same time")
+    add(
+        "--write-timeout",
+        type=positive(float),
+        default=8.0,
+        help="longest wait for one write; never beyond the lease",
+    )
     add(
         "--watch-silence",
-        type=float,
+        type=positive(float),
         default=75.0,
         help="a watch without a byte for this long is reconnected",
     )
-    add("--stale-after", type=float, default=100.0, help="a feed not heard of for this long stops allocation")
+    add(
+        "--stale-after",
+        type=positive(float),
+        default=100.0,
+        help="a feed not heard of for this long stops allocation",
+    )
     add(
         "--audit-interval",
         type=float,
@@ -128,6 +146,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=60.0,
         help="a node is excluded for a pod this long after the scheduler cleared its claim there; doubles",
     )
+
+
+def positive(kind: Callable[[str], T]) -> Callable[[str], T]:
+    """An argument's type: a number above zero."""
+
+    def number(text: str) -> T:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"more than 0, not {text}")
+        return value
+
+    return number
+
+
+def address(text: str) -> str:
+    """An argument's type: ``host:port``, or nothing."""
+    port = text.rpartition(":")[2]
+    if text and not (port.isdecimal() and int(port) <= 65535):
+        raise argparse.ArgumentTypeError(f"host:port, not {text!r}")
+    return text
 
 
 def _truth(text: str) -> bool:

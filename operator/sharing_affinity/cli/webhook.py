@@ -10,6 +10,8 @@ from sharing_affinity.cli import BAD_INPUT, FINDINGS, GOOD, NO_ACCESS
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parser of ``webhook``. Defaults are those of `webhook.app.Settings`."""
+    from sharing_affinity.cli.run import address, positive
+
     parser = subparsers.add_parser(
         "webhook",
         help="refuse slices that could not work, at admission",
@@ -24,8 +26,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add("--context", help="context of the kubeconfig")
     add("--namespace", default=None, help="namespace of Service and Secret; in a pod its own")
-    add("--listen", default="0.0.0.0:9443", help="host:port of admission")
-    add("--http", default="0.0.0.0:8080", help="host:port of /healthz, /readyz, /metrics; empty for none")
+    add("--listen", type=address, default="0.0.0.0:9443", help="host:port of admission")
+    add(
+        "--http",
+        type=address,
+        default="0.0.0.0:8080",
+        help="host:port of /healthz, /readyz, /metrics; empty for none",
+    )
     add("--service", default="sharing-affinity-webhook", help="Service the certificate is for")
     add("--secret", default="sharing-affinity-webhook", help="Secret the certificate is kept in")
     add("--configuration", default="sharing-affinity", help="ValidatingWebhookConfiguration that trusts it")
@@ -36,8 +43,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME",
         help="further name or address the certificate is for; may be given again",
     )
-    add("--certificate-lifetime", type=float, default=90 * 86400.0, help="renewed in its last third")
-    add("--certificate-check", type=float, default=60.0, help="between looks at the certificate")
+    add(
+        "--certificate-lifetime", type=positive(float), default=90 * 86400.0, help="renewed in its last third"
+    )
+    add("--certificate-check", type=positive(float), default=60.0, help="between looks at the certificate")
     add("--log-format", choices=("auto", "json", "text"), default="auto", help="auto: text on a terminal")
     add(
         "--log-level",
