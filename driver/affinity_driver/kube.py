@@ -148,7 +148,7 @@ def from_kubeconfig(path: Path) -> Credentials:
         config = yaml.safe_load(path.read_text())
     except OSError as error:
         raise CredentialsError(f"cannot read kubeconfig {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise CredentialsError(f"kubeconfig {path} is not YAML: {error}") from error
     try:
         return _from_config(path, config)
@@ -163,7 +163,7 @@ def from_kubeconfig(path: Path) -> Credentials:
 def _from_config(path: Path, config: Json) -> Credentials:
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = _named(config["clusters"], context["cluster"])["cluster"]
-    user = _named(config["users"], context["user"])["user"]
+    user = _named(config["users"], context["user"])["user"] or {}
     if "exec" in user or "auth-provider" in user:
         raise CredentialsError(
             f"kubeconfig {path}: exec and auth-provider users are not supported; use a token file"

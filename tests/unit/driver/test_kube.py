@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from affinity_driver import cli
-from affinity_driver.kube import ApiError, Credentials, KubeClient
+from affinity_driver.kube import ApiError, Credentials, CredentialsError, KubeClient, from_kubeconfig
 
 TLS = {"server": "https://127.0.0.1:1"}
 PAIR = {"client-certificate-data": "aGVsbG8="}
@@ -22,7 +22,7 @@ PAIR = {"client-certificate-data": "aGVsbG8="}
     [
         ({}, {}, "lacks 'server'"),
         ({"server": None}, {}, "is not understood"),
-        (TLS, None, "is not understood"),
+        ("c", {}, "is not understood"),
         ({**TLS, "certificate-authority": "absent.crt"}, {}, "No such file"),
         ({**TLS, "certificate-authority-data": "a"}, {}, "certificates cannot be used"),
         ({**TLS, "certificate-authority-data": "aGVsbG8="}, {}, "certificates cannot be used"),
@@ -45,6 +45,22 @@ def test_an_unusable_kubeconfig_is_no_access(
     path.write_text(json.dumps(content))
     assert cli.main(["extractors", "status", "--driver=d", f"--kubeconfig={path}"]) == 3
     assert expected in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(CredentialsError, match="not YAML"):
+        from_kubeconfig(path)
+
+
+def test_a_user_without_credentials_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        "{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], "
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: null}]}"
+    )
+    assert from_kubeconfig(path).bearer() is None
 
 
 def test_an_answer_that_is_no_json_is_no_answer() -> None:
