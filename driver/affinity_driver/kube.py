@@ -26,6 +26,8 @@ from urllib.parse import urlencode, urlsplit
 
 import yaml
 
+from sharing_affinity.api.decoding import decode
+
 from .json_types import Json, JsonObject
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -286,7 +288,7 @@ class KubeClient:
                 if response.status != 200:
                     raise _error(response.status, response.read())
                 while line := response.readline():
-                    event = json.loads(line)
+                    event = decode(line)
                     if event["type"] == "ERROR":
                         status = event["object"]
                         raise ApiError(
@@ -342,7 +344,7 @@ class KubeClient:
             if response.status >= 300:
                 raise _error(response.status, answer)
             try:
-                result: JsonObject = json.loads(answer) if answer else {}
+                result: JsonObject = decode(answer) if answer else {}
             except ValueError as error:
                 raise ApiError(0, "", f"{method} {path}: the answer is not JSON: {error}") from error
             return result

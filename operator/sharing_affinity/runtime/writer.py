@@ -28,11 +28,11 @@ from typing import Any, Final
 import structlog
 
 from sharing_affinity.api import names, quantity
+from sharing_affinity.api.decoding import decode
 from sharing_affinity.api.record import encode
 from sharing_affinity.engine import ClaimWrite, Release
 from sharing_affinity.runtime import wire
 from sharing_affinity.runtime.client import MERGE_PATCH, ApiError, Client, NoAnswerError
-from sharing_affinity.runtime.decoding import decode
 from sharing_affinity.runtime.kinds import CLAIMS
 from sharing_affinity.runtime.pacing import Pacer, backoff
 

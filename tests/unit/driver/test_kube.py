@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -63,22 +65,37 @@ def test_a_user_without_credentials_is_one(tmp_path: Path) -> None:
     assert from_kubeconfig(path).bearer() is None
 
 
-def test_an_answer_that_is_no_json_is_no_answer() -> None:
-    """Something else listens there, a proxy's page for one."""
+@contextmanager
+def answering(answer: bytes) -> Iterator[KubeClient]:
+    """A client of something that gives this answer to every GET."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"<html>")
+            self.wfile.write(answer)
 
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
             """Nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Page) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        api = KubeClient(Credentials(f"http://127.0.0.1:{server.server_port}", None))
-        with pytest.raises(ApiError, match="not JSON") as refused:
-            api.get("/api/v1/nodes/n")
+        yield KubeClient(Credentials(f"http://127.0.0.1:{server.server_port}", None))
         server.shutdown()
+
+
+def test_an_answer_that_is_no_json_is_no_answer() -> None:
+    """Something else listens there, a proxy's page for one."""
+    with answering(b"<html>") as api, pytest.raises(ApiError, match="not JSON") as refused:
+        api.get("/api/v1/nodes/n")
     assert refused.value.code == 0
+
+
+def test_one_claim_does_not_keep_a_list_from_being_read() -> None:
+    """The API server stores parameters of five thousand levels, and bytes that are not UTF-8."""
+    deep = b"[" * 5000 + b"]" * 5000
+    with answering(
+        b'{"items": [{"name": "a"}, {"deep": ' + deep + b', "odd": "\xff"}, {"name": "b"}]}'
+    ) as api:
+        first, odd, last = api.list("/claims", {})["items"]
+    assert (first, odd["odd"], last) == ({"name": "a"}, "\ufffd", {"name": "b"})

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharing_affinity.api import BadObject, parse_claim
+from sharing_affinity.api.decoding import _deep, decode
 from sharing_affinity.runtime.client import _encode
-from sharing_affinity.runtime.decoding import _deep, decode
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
