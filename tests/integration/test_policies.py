@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e import local
 from e2e.api import ApiClient
 from e2e.cluster import Cluster, wait_for
 from e2e.errors import ApiError
+from e2e.fixtures import CRDS
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = "sharing-affinity-system"
@@ -44,7 +47,13 @@ HARMLESS: list[Object] = [
 
 @pytest.fixture(scope="module")
 def policies(control_plane: Cluster) -> Cluster:
-    control_plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests/overlays/local"))
+    enforce(control_plane)
+    return control_plane
+
+
+def enforce(cluster: Cluster) -> None:
+    """Apply what ships, and wait until the policies refuse."""
+    cluster.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests/overlays/local"))
     probe = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -55,13 +64,12 @@ def policies(control_plane: Cluster) -> Cluster:
 
     def enforced() -> bool:
         try:
-            control_plane.request("POST", path, probe)
+            cluster.request("POST", path, probe)
         except ApiError as error:
             return error.status == 403
         return False
 
     wait_for("policies in force", enforced)
-    return control_plane
 
 
 class User:
@@ -158,6 +166,31 @@ def test_what_opens_the_fence_is_refused(user: User, toleration: Object, alterna
 
     refused(lambda: user.create("ResourceClaim", spec["spec"], "c"), KEY, "sharing-affinity operator alone")
     refused(lambda: user.create("ResourceClaimTemplate", spec, "t"), KEY)
+
+
+def test_older_versions_open_it_neither() -> None:
+    """In v1beta1 a request's tolerations stand beside its name."""
+    older = ("v1beta1", "v1beta2")
+    served = ",".join(f"resource.k8s.io/{version}=true" for version in older)
+    cluster = local.up(local.Options(name=f"pytest-beta-{os.getpid()}", nodes=0, runtime_config=served))
+    try:
+        cluster.apply(*sorted(CRDS.glob("sharingaffinity.dev_*.yaml")))
+        enforce(cluster)
+        for version, toleration in itertools.product(older, OPENS_THE_FENCE + HARMLESS):
+            spec = claim(toleration)["spec"]
+            if version == "v1beta1":
+                spec["devices"]["requests"] = [
+                    {"name": "nic", **r["exactly"]} for r in spec["devices"]["requests"]
+                ]
+            for kind, content in (("ResourceClaim", spec), ("ResourceClaimTemplate", {"spec": spec})):
+                path = f"/apis/resource.k8s.io/{version}/namespaces/default/{kind.lower()}s?dryRun=All"
+                body = {"metadata": {"generateName": "c-"}, "spec": content}
+                if toleration in HARMLESS:
+                    cluster.request("POST", path, body)
+                else:
+                    refused(lambda path=path, body=body: cluster.request("POST", path, body), KEY)
+    finally:
+        cluster.down()
 
 
 @pytest.mark.parametrize("alternative", [False, True], ids=["exactly", "firstAvailable"])
