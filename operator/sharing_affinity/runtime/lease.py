@@ -268,6 +268,9 @@ class Elector:
             written = await client.request("PUT", path, body={**lease, "spec": wanted}, within=timeout)
         seen = observe(seen, written, self._clock())
         self.holder = self.identity
+        if holding and self.budget() <= 0:
+            # Nobody else has led, but writes have been given up meanwhile: only a new term settles them.
+            self._tell()
         self._renewed = sent
         return seen, wanted["acquireTime"]
 
