@@ -36,6 +36,9 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
 
+#: Writes that aiohttp sends once more by itself, on a new connection, when the first was cut.
+_REPEATED: Final = frozenset({"PUT", "DELETE"})
+
 
 class AccessError(Exception):
     """No credentials, or none that can be read: for the person who started the process."""
@@ -269,7 +272,8 @@ class Client:
         except TimeoutError as error:
             raise NoAnswerError(f"{method} {path}: no answer in {limit:.1f} s") from error
         except aiohttp.ClientConnectorError as error:
-            raise NoAnswerError(f"{method} {path}: {error}", sent=False) from error
+            # Nobody was there for this attempt; an earlier one may have got through.
+            raise NoAnswerError(f"{method} {path}: {error}", sent=method in _REPEATED) from error
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
             raise NoAnswerError(f"{method} {path}: {type(error).__name__}: {error}") from error
         if response.status >= 300:
