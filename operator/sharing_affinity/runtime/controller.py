@@ -158,6 +158,8 @@ class Controller:
         self._awaiting: set[PodKey] = set()
         # Writes.
         self._writing: dict[PodKey, asyncio.Task[None]] = {}
+        #: Pods that had their turn while they were being written for: they have it afterwards.
+        self._missed: set[PodKey] = set()
         self._outcomes: dict[str, asyncio.Future[bool]] = {}
         self._releasing: dict[str, asyncio.Task[None]] = {}
         self._tidying: dict[str, asyncio.Task[None]] = {}
@@ -544,6 +546,7 @@ class Controller:
                 continue
             self._ready.discard(pod)
             if pod in self._writing:
+                self._missed.add(pod)
                 continue
             with self._metrics.decision_seconds.time():
                 decision = self._engine.decide(pod, self._wall(), self._new_uuid)
@@ -666,7 +669,7 @@ class Controller:
                 continue
             del self._alarms[pod]
             parked = self._parked.get(pod)
-            if parked is None or pod in self._writing:
+            if parked is None:
                 continue
             if parked.again > now:
                 # Parked anew since, or another pod of this name.
@@ -748,8 +751,12 @@ class Controller:
                 reason = NoticeReason.ALLOCATION_REJECTED
                 self._tell_pod(item.placed.pod, reason, message, write.name, item.decision)
         pod = item.placed.pod
+        missed = pod in self._missed
+        self._missed.discard(pod)
         if not again:
             self._parked.pop(pod, None)
+            if missed:
+                self._ready.add(pod)
             self._conditions.clear(pod)
             log.info(
                 "allocated",

@@ -1,0 +1,96 @@
+"""What happens to pods and claims while an allocation is being written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from harness import objects as o
+
+from sharing_affinity.engine import Applied, ClaimWrite, Engine, Options
+from sharing_affinity.runtime.controller import Controller
+from sharing_affinity.runtime.kinds import FEEDS, PODS
+from sharing_affinity.runtime.metrics import Metrics
+from sharing_affinity.runtime.reflector import Removal, Upsert
+from sharing_affinity.runtime.writer import Outcome, Result
+
+
+class Leading:
+    leading = True
+    term = 0
+    since = 0.0
+
+
+class Silent:
+    """Takes Events, conditions and views, and does nothing with them."""
+
+    def __getattr__(self, _: str) -> Callable[..., bool]:
+        return lambda *_args, **_more: False
+
+
+class Writer:
+    """Answers a write when it is told how that ends."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._answers: dict[str, asyncio.Future[Outcome]] = {}
+
+    async def write(self, order: ClaimWrite, _finalizers: object) -> Result:
+        answer = self._answers[order.name] = asyncio.get_running_loop().create_future()
+        self.asked.append(order.name)
+        return Result(order.uid, await answer, resource_version=order.resource_version)
+
+    async def refute(self, *_: object) -> bool:
+        return True
+
+    def end(self, name: str, outcome: Outcome) -> None:
+        self._answers[name].set_result(outcome)
+
+
+@asynccontextmanager
+async def running(writer: Writer, engine: Engine) -> AsyncIterator[Controller]:
+    silent = cast(Any, Silent())
+    for raw in (o.device_class(), o.node(), o.metadata_slice(), o.device_slice()):
+        engine.observe(Applied(raw), time.time())
+    tested = Controller(
+        engine,
+        writer=cast(Any, writer),
+        lead=Leading(),
+        recorder=silent,
+        conditions=silent,
+        views=silent,
+        metrics=Metrics(),
+    )
+    task = asyncio.create_task(tested.run())
+    yield tested
+    task.cancel()
+    await asyncio.wait([task], timeout=2)
+
+
+async def observe(tested: Controller, *raws: dict[str, Any]) -> None:
+    for raw in raws:
+        await tested.deliver(next(kind for kind in FEEDS if kind.kind == raw["kind"]), [Upsert(raw)])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - others' state
+            await asyncio.sleep(0.01)
+
+
+async def test_a_pod_of_the_same_name_that_comes_during_the_write_has_its_turn() -> None:
+    """A StatefulSet's pod is deleted and made anew while the claim of the first is being written."""
+    writer = Writer()
+    async with running(writer, Engine(Options(fence_settle=0))) as tested:
+        await observe(tested, o.claim("first", "A"), o.pod("web-0", ["first"], uid="one"))
+        await until(lambda: writer.asked == ["first"])
+        await tested.deliver(PODS, [Removal("Pod", "default", "web-0", "one")])
+        await observe(tested, o.claim("second", "A"), o.pod("web-0", ["second"], uid="two"))
+        await tested.ask(lambda engine: None)
+        await until(lambda: not tested._ready)
+        writer.end("first", Outcome.WRITTEN)
+
+        await until(lambda: writer.asked == ["first", "second"])
