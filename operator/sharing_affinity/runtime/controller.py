@@ -160,6 +160,7 @@ class Controller:
         self._writing: dict[PodKey, asyncio.Task[None]] = {}
         #: Pods that had their turn while they were being written for: they have it afterwards.
         self._missed: set[PodKey] = set()
+        #: By claim, whether its write has succeeded, for as long as the engine has not been told.
         self._outcomes: dict[str, asyncio.Future[bool]] = {}
         self._releasing: dict[str, asyncio.Task[None]] = {}
         self._tidying: dict[str, asyncio.Task[None]] = {}
@@ -468,6 +469,7 @@ class Controller:
         # not so.
         for uid in engine.assumed():
             self._take(engine.forget(uid))
+        self._outcomes.clear()
         self._settled_term = term
         self._paused_until = 0.0
         log.info("allocating", term=term, refuted=refuted)
@@ -684,14 +686,16 @@ class Controller:
     def _place(self, placed: Placed) -> None:
         """Carry out what is assumed already."""
         loop = asyncio.get_running_loop()
-        for write in placed.writes:
-            self._outcomes[write.uid] = loop.create_future()
+        outcomes = {write.uid: loop.create_future() for write in placed.writes}
+        self._outcomes |= outcomes
         self._metrics.compatible_reuse.inc(placed.reused)
-        task = asyncio.ensure_future(self._write(placed, self._clock(), self._new_id()))
+        task = asyncio.ensure_future(self._write(placed, outcomes, self._clock(), self._new_id()))
         self._writing[placed.pod] = task
         task.add_done_callback(_report)
 
-    async def _write(self, placed: Placed, started: float, decision: str) -> None:
+    async def _write(
+        self, placed: Placed, outcomes: Mapping[str, asyncio.Future[bool]], started: float, decision: str
+    ) -> None:
         results: tuple[Result, ...]
         try:
             finalizers = {write.uid: self._finalizers.get(write.uid, ()) for write in placed.writes}
@@ -714,7 +718,7 @@ class Controller:
         finally:
             del self._writing[placed.pod]
             for result in results:
-                self._outcomes.pop(result.uid).set_result(result.outcome is Outcome.WRITTEN)
+                outcomes[result.uid].set_result(result.outcome is Outcome.WRITTEN)
         await self._inbox.put(_Written(placed, results, started, decision))
 
     def _written(self, item: _Written) -> None:
@@ -724,6 +728,7 @@ class Controller:
             self._metrics.write_seconds.observe(self._clock() - item.started)
             if result.outcome is Outcome.WRITTEN:
                 self._take(self._engine.confirm(result.uid, result.resource_version))
+                self._forget_outcome(result.uid)
                 continue
             again = True
             if result.outcome is Outcome.UNKNOWN:
@@ -733,6 +738,7 @@ class Controller:
                     self._spawn(self._settle_later(item.placed, result.uid, item.decision))
                 continue
             self._take(self._engine.forget(result.uid))
+            self._forget_outcome(result.uid)
             log.info(
                 "allocation not written",
                 decision=item.decision,
@@ -772,6 +778,12 @@ class Controller:
             return
         self._park(pod, Reason.NO_NODE, None)
         self._end_pause(pod, self._parked[pod])
+
+    def _forget_outcome(self, uid: str) -> None:
+        """The engine knows it by now. One that is still open is that of a later write."""
+        outcome = self._outcomes.get(uid)
+        if outcome is not None and outcome.done():
+            del self._outcomes[uid]
 
     async def _settle_later(self, placed: Placed, uid: str, decision: str) -> None:
         await asyncio.sleep(1.0)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from harness import objects as o
 
-from sharing_affinity.engine import Applied, ClaimWrite, Engine, Options
+from sharing_affinity.engine import Applied, ClaimWrite, Decision, Engine, Options, PodKey
 from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.kinds import FEEDS, PODS
 from sharing_affinity.runtime.metrics import Metrics
@@ -94,3 +94,39 @@ async def test_a_pod_of_the_same_name_that_comes_during_the_write_has_its_turn()
         writer.end("first", Outcome.WRITTEN)
 
         await until(lambda: writer.asked == ["first", "second"])
+
+
+class Meanwhile(Engine):
+    """Something happens while a certain pod is being decided on."""
+
+    def __init__(self) -> None:
+        super().__init__(Options(fence_settle=0))
+        self.pod: PodKey | None = None
+        self.happens: Callable[[], None] = lambda: None
+
+    def decide(self, pod: PodKey, now: float, new_uuid: Callable[[], str]) -> Decision:
+        decision = super().decide(pod, now, new_uuid)
+        if pod == self.pod:
+            self.pod = None
+            self.happens()
+        return decision
+
+
+async def test_a_write_waits_for_one_that_fails_while_it_is_decided() -> None:
+    """Two pods share a claim. The second decision relies on a write that has failed, which the engine is not
+    told yet: its own claim must not be written for a node that the shared one need not go to."""
+    writer, engine, loop = Writer(), Meanwhile(), asyncio.get_running_loop()
+    async with running(writer, engine) as tested:
+
+        async def fail() -> None:
+            writer.end("shared", Outcome.CONFLICT)
+            await until(lambda: not tested._writing)
+
+        await observe(tested, o.claim("shared", "A"), o.pod("one", ["shared"]))
+        await until(lambda: writer.asked == ["shared"])
+        engine.pod = ("default", "two")
+        engine.happens = lambda: asyncio.run_coroutine_threadsafe(fail(), loop).result(5)
+        await observe(tested, o.claim("own", "A"), o.pod("two", ["shared", "own"]))
+
+        await until(lambda: len(writer.asked) > 1)
+        assert writer.asked[1] == "shared"
