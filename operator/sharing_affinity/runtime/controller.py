@@ -305,7 +305,7 @@ class Controller:
         pause = 1.0
         if self._timers:
             pause = min(pause, max(0.0, self._timers[0][0] - now))
-        if self._dirty_pools or self._dirty_slices:
+        if (self._dirty_pools or self._dirty_slices) and self._may_decide():
             pause = min(pause, max(0.01, self._viewed_at + VIEWS - now))
         try:
             # Not wait_for: on Python 3.11 it swallows a cancellation that comes together with an item, and
@@ -413,6 +413,10 @@ class Controller:
         elif self._led:
             self._metrics.step_down()
         self._led = leading
+        if not leading:
+            # Others show it, and a new term shows everything anew.
+            self._dirty_pools.clear()
+            self._dirty_slices.clear()
         if not leading or self._settled_term == self._lead.term or self._stopping.is_set():
             return
         if self._take_over_task is None or self._take_over_task.done():

@@ -1,0 +1,57 @@
+"""A standby keeps up with the cluster, and does and keeps no more than that takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from harness import objects as o
+
+from sharing_affinity.engine import Engine, Options
+from sharing_affinity.runtime.controller import Controller
+from sharing_affinity.runtime.kinds import FEEDS
+from sharing_affinity.runtime.metrics import Metrics
+from sharing_affinity.runtime.reflector import Removal, Upsert
+
+
+class Standby:
+    leading = False
+    term = 0
+    since = 0.0
+
+
+async def test_a_standby_rests_and_does_not_remember_what_it_need_not_show() -> None:
+    nothing = cast(Any, None)
+    tested = Controller(
+        Engine(Options()),
+        writer=nothing,
+        lead=Standby(),
+        recorder=nothing,
+        conditions=nothing,
+        views=nothing,
+        metrics=Metrics(),
+    )
+    turns = 0
+    tidy = tested._tidy
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        tidy()
+
+    tested._tidy = count  # type: ignore[method-assign]
+    task = asyncio.create_task(tested.run())
+    for raw in (o.metadata_slice(), o.device_slice()):
+        kind = next(kind for kind in FEEDS if kind.kind == raw["kind"])
+        meta = raw["metadata"]
+        await tested.deliver(kind, [Upsert(raw), Removal(raw["kind"], "", meta["name"], meta["uid"])])
+    await tested.ask(lambda engine: None)
+    await asyncio.sleep(0.6)
+    turns = 0
+    await asyncio.sleep(1.0)
+    task.cancel()
+    await asyncio.wait([task], timeout=2)
+
+    assert turns < 10
+    assert not tested._dirty_pools
+    assert not tested._dirty_slices
