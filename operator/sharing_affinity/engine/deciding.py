@@ -281,15 +281,18 @@ class Decider:
         """Reasons for the nodes that were not visited: ``detail`` of them one by one, the others by
         number."""
         world = self._world
-        excluded = 0 if choice.only is None else sum(n not in choice.only for n in world.nodes)
-        if excluded:
-            log.rest[choice.why] = excluded
+        only = choice.only
+        if only is not None:
+            # A nominated node has been looked at all the same.
+            excluded = sum(n not in only and n not in log.verdicts for n in world.nodes)
+            if excluded:
+                log.rest[choice.why] = excluded
         left = [
             name
             for name in sorted({n for names in choice.matching for n in names})
             if name in world.nodes
             and name not in log.verdicts
-            and (choice.only is None or name in choice.only)
+            and (only is None or name in only)
         ]
         for name in left[:detail]:
             node = world.nodes[name]
