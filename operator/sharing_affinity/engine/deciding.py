@@ -64,6 +64,9 @@ DETAIL: Final = 32
 """Nodes without openings that a diagnosis looks at one by one."""
 
 
+SPENT: Final = "node(s) were not searched any more, after too many devices had been tried on others"
+
+
 class _Pending(Exception):  # noqa: N818 - an answer, not an error
     """An extraction that has not been made yet."""
 
@@ -290,9 +293,7 @@ class Decider:
         left = [
             name
             for name in sorted({n for names in choice.matching for n in names})
-            if name in world.nodes
-            and name not in log.verdicts
-            and (only is None or name in only)
+            if name in world.nodes and name not in log.verdicts and (only is None or name in only)
         ]
         for name in left[:detail]:
             node = world.nodes[name]
@@ -309,6 +310,9 @@ class Decider:
 
     def _try_node(self, case: Case, node: Node, now: float, log: _Log) -> Solution | None:
         world = self._world
+        if log.steps <= 0:
+            log.verdicts[node.name] = (SPENT, ())
+            return None
         try:
             problem = self._others_elsewhere(case, node) if case.others else ""
             if problem:
