@@ -178,6 +178,8 @@ class World:
             case "Node":
                 self._index_labels(self.nodes.pop(name, None), None)
                 self.published.forget_node(name)
+                # Its pods, and itself as a place to spread to, do not count any more.
+                return Changes(pods=self.waiting.keys())
             case "DeviceClass":
                 self.classes.pop(name, None)
                 self._refresh_extended()
@@ -555,6 +557,9 @@ class World:
             pods = frozenset()
         if pod.node_name and (before is None or not before.node_name):
             pods |= self.waiting.following()
+        elif pod.node_name and before is not None and before.labels != pod.labels:
+            # Others may want to be with it now, or no longer keep away from it.
+            pods = self.waiting.keys()
         return merged(changes, Changes(pods=pods))
 
     def _claim_keys(self, pod: Pod) -> set[ClaimKey]:

@@ -345,6 +345,34 @@ def test_a_pod_that_came_to_a_node_wakes_those_that_it_may_help() -> None:
     assert w.show(o.pod("late", ["none"], nodeName="node-a")).pods == {("default", "even")}
 
 
+def test_a_node_that_goes_wakes_those_that_had_to_spread_to_it() -> None:
+    even = {
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {},
+    }
+    w = nics()
+    w.show(o.node("empty"), o.pod("there", ["none"], nodeName="node-a"))
+    assert node_of(decide(w, topologySpreadConstraints=[even])) is None
+
+    assert w.gone("Node", "empty").pods == {("default", "pod")}
+    assert node_of(w.decide("pod")) == "node-a"
+
+
+def test_other_labels_of_a_pod_on_a_node_wake_those_that_want_or_do_not_want_to_be_with_it() -> None:
+    term = {"labelSelector": {"matchLabels": {"role": "primary"}}, "topologyKey": "kubernetes.io/hostname"}
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    there = o.pod("there", ["none"], nodeName="node-a")
+    leads = {**there, "metadata": {**there["metadata"], "labels": {"role": "primary"}}}
+    w = nics()
+    for first, second, wish in ((there, leads, "podAffinity"), (leads, there, "podAntiAffinity")):
+        w.show(first)
+        assert node_of(decide(w, affinity={wish: rule})) is None
+        assert w.show(second).pods == {("default", "pod")}
+        assert node_of(w.decide("pod")) == "node-a"
+
+
 def test_spread_counts_no_pods_on_nodes_that_do_not_count() -> None:
     w = two(a={"labels": {"zone": "z1", "nics": "yes"}}, b={"labels": {"zone": "z2", "nics": "yes"}})
     w.show(o.node("node-c", {"zone": "z1"}))
