@@ -780,6 +780,9 @@ class Controller:
                 ],
             )
             return
+        if ("Pod", *pod) not in self._uids:
+            # It is gone, and nothing would take it out of the parking again.
+            return
         self._park(pod, Reason.NO_NODE, None)
         self._end_pause(pod, self._parked[pod])
 

@@ -96,6 +96,18 @@ async def test_a_pod_of_the_same_name_that_comes_during_the_write_has_its_turn()
         await until(lambda: writer.asked == ["first", "second"])
 
 
+async def test_a_pod_that_goes_during_a_write_that_fails_is_not_remembered() -> None:
+    writer = Writer()
+    async with running(writer, Engine(Options(fence_settle=0))) as tested:
+        await observe(tested, o.claim("first", "A"), o.pod("job", ["first"], uid="one"))
+        await until(lambda: writer.asked == ["first"])
+        await tested.deliver(PODS, [Removal("Pod", "default", "job", "one")])
+        writer.end("first", Outcome.CONFLICT)
+        await until(lambda: not tested._outcomes)
+
+        assert not tested._parked
+
+
 class Meanwhile(Engine):
     """Something happens while a certain pod is being decided on."""
 
