@@ -82,8 +82,9 @@ class Published:
         return (pool_id,)
 
     def put_rule(self, rule: TaintRule) -> tuple[PoolId, ...]:
+        before = self.rules.get(rule.meta.name)
         left = self.drop_rule(rule.meta.name)
-        self.rules[rule.meta.name] = rule
+        self.rules[rule.meta.name] = rule if before is None else _as_of_now(rule, before)
         return tuple(dict.fromkeys((*left, *self._selected(rule))))
 
     def drop_rule(self, name: str) -> tuple[PoolId, ...]:
@@ -197,3 +198,17 @@ class Published:
     def forget_node(self, name: str) -> None:
         """The node is gone, or has other labels."""
         self._node_pools.pop(name, None)
+
+
+def _as_of_now(rule: TaintRule, before: TaintRule) -> TaintRule:
+    """A rule that has come to select other devices, or to be a fence, keeps the time its taint was added at;
+    those devices are fenced only since it was seen (H4)."""
+    if rule.taint is None or before.taint is None:
+        return rule
+    added = before.taint.added if _does(rule) == _does(before) else None
+    return replace(rule, taint=replace(rule.taint, added=added))
+
+
+def _does(rule: TaintRule) -> object:
+    taint = rule.taint
+    return (rule.driver, rule.pool, rule.device, rule.unsupported, taint and (taint.key, taint.effect))

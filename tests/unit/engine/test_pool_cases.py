@@ -250,6 +250,28 @@ def test_young_fence_is_not_relied_on() -> None:
     assert isinstance(w.decide("pod"), Placed)
 
 
+@pytest.mark.parametrize("before", [{"pool": "node-b"}, {"driver": "other.example.com"}, {"device": "eth2"}])
+def test_a_rule_that_comes_to_select_a_pool_is_a_young_fence(before: JSON) -> None:
+    """A rule keeps the time at which it was made when its selector is changed."""
+    old = {**o.FENCE, "timeAdded": "2026-01-01T00:00:00Z"}
+    moving, moved = rule(**before), rule(driver=o.DRIVER)
+    for raw in (moving, moved):
+        raw["spec"]["taint"] = old
+    pool_of_one = (o.metadata_slice(), o.device_slice([unfenced()]))
+    w = World(o.node(), o.device_class(), *pool_of_one, moving, rule_fences=True, fence_settle=10.0)
+    w.now += 3600.0
+    w.show(moved)
+    refused = w.refuse("pod", "A")
+    assert refused.retry_at == w.now + 10.0
+
+    w.show({**moved, "metadata": {**moved["metadata"], "annotations": {"seen": "yes"}}})
+    assert w.refuse("second", "A").retry_at == w.now + 10.0
+    w.now += 10.0
+    assert isinstance(w.decide("pod"), Placed)
+    # Whoever starts later has nothing else to go by.
+    assert isinstance(w.restarted().decide("pod"), Placed)
+
+
 def test_a_slice_that_is_not_understood_makes_no_fence_of_its_pool_old() -> None:
     other = o.device_slice([o.device("eth2")], "other", count=2)
     w = World(
