@@ -88,7 +88,7 @@ class Recorder:
         now = self._clock()
         if series is not None and now - series.told_at < self._fold:
             series.count += 1
-            if now - series.told_at < self._repeat or not series.name:
+            if now - series.told_at < self._repeat:
                 return False
         try:
             self._queue.put_nowait((about, reason, note, "Warning" if warning else "Normal", decision))
