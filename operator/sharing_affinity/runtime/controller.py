@@ -414,9 +414,10 @@ class Controller:
             self._metrics.step_down()
         self._led = leading
         if not leading:
-            # Others show it, and a new term shows everything anew.
+            # Others show and tell it, and a new term shows everything anew.
             self._dirty_pools.clear()
             self._dirty_slices.clear()
+            self._engine.notices()
         if not leading or self._settled_term == self._lead.term or self._stopping.is_set():
             return
         if self._take_over_task is None or self._take_over_task.done():

@@ -9,7 +9,7 @@ from harness import objects as o
 
 from sharing_affinity.engine import Engine, Options
 from sharing_affinity.runtime.controller import Controller
-from sharing_affinity.runtime.kinds import FEEDS
+from sharing_affinity.runtime.kinds import CLAIMS, FEEDS
 from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.reflector import Removal, Upsert
 
@@ -20,9 +20,9 @@ class Standby:
     since = 0.0
 
 
-async def test_a_standby_rests_and_does_not_remember_what_it_need_not_show() -> None:
+def standby() -> Controller:
     nothing = cast(Any, None)
-    tested = Controller(
+    return Controller(
         Engine(Options()),
         writer=nothing,
         lead=Standby(),
@@ -31,6 +31,10 @@ async def test_a_standby_rests_and_does_not_remember_what_it_need_not_show() -> 
         views=nothing,
         metrics=Metrics(),
     )
+
+
+async def test_a_standby_rests_and_does_not_remember_what_it_need_not_show() -> None:
+    tested = standby()
     turns = 0
     tidy = tested._tidy
 
@@ -55,3 +59,20 @@ async def test_a_standby_rests_and_does_not_remember_what_it_need_not_show() -> 
     assert turns < 10
     assert not tested._dirty_pools
     assert not tested._dirty_slices
+
+
+async def test_a_standby_does_not_tell_later_what_its_leader_has_told() -> None:
+    """Somebody tolerates the fence, for months."""
+    tested = standby()
+    task = asyncio.create_task(tested.run())
+    for raw in (o.metadata_slice(), o.device_slice()):
+        await tested.deliver(next(kind for kind in FEEDS if kind.kind == raw["kind"]), [Upsert(raw)])
+    claim = o.claim("breach", "A")
+    await tested.deliver(CLAIMS, [Upsert(claim), Upsert(o.allocated(claim))])
+    await tested.ask(lambda engine: None)
+    tested.poke()
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.wait([task], timeout=2)
+
+    assert tested._engine.notices() == ()
