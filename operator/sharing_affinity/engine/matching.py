@@ -89,8 +89,15 @@ class MatchIndex:
 
     def pool_changed(self, pool: PoolId) -> None:
         """Devices, validity or extractors may be other ones."""
-        for entry in self._entries.values():
+        most = len(self._pools) + AT_ONCE
+        outdated = []
+        for key, entry in self._entries.items():
             entry.changed[pool] = None
+            if len(entry.changed) > most and key not in self._queue:
+                outdated.append(key)
+        # Not asked for while more pools came and went than there are: what is known is worth nothing.
+        for key in outdated:
+            del self._entries[key]
 
     def pool_touched(self, pool: PoolId) -> None:
         """Holders of its devices may be other ones."""

@@ -253,3 +253,25 @@ def test_each_node_gets_its_own_devices_of_a_pool_that_spans_nodes() -> None:
         assert isinstance(decision, Placed)
         assert decision.node == node
         assert decision.writes[0].allocation["devices"]["results"][0]["device"] == f"port-{node}"
+
+
+def test_what_nobody_asks_for_does_not_remember_every_pool_there_ever_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nodes come and go, each with a name of its own, while some kinds of requests are not made any more."""
+    monkeypatch.setattr(matching, "AT_ONCE", 16)
+    w = World(o.node(), o.device_class(), o.metadata_slice(), o.device_slice())
+    w.place("pod", "A")
+    entries = w.engine._world.matches._entries
+    assert entries
+    for number in range(100):
+        name = f"node-{number:03}"
+        w.show(o.device_slice(pool=name), o.metadata_slice(pool=name))
+        w.gone("ResourceSlice", f"{name}-dev")
+        w.gone("SharingAffinitySlice", f"{name}-meta")
+        assert all(len(entry.changed) <= 16 + 2 for entry in entries.values())
+    w.add("next", "A")
+    w.extract()
+    w.decide("next")
+    w.extract()
+    assert isinstance(w.decide("next"), Placed)
