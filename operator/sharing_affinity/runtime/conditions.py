@@ -89,7 +89,7 @@ class PodConditions:
         if condition is None:
             if known is not None:
                 known.stored = None
-                if pod not in self._open or known.wanted is None:
+                if pod not in self._open or known.wanted is None or raw["spec"].get("nodeName"):
                     self.gone(pod)
             return
         if known is None:
