@@ -114,9 +114,12 @@ def _selects(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
 
 
 def _spread(pod: Pod, usage: Usage, nodes: Mapping[str, Node]) -> Iterator[_Spread]:
+    keys = {spread.topology_key for spread in pod.spread}
+    # A node that lacks the key of any of them counts for none.
+    labelled = [n for n in nodes.values() if keys <= n.labels.keys()] if keys else []
     for spread in pod.spread:
         key, selector = spread.topology_key, spread.selector
-        among = {n.name for n in nodes.values() if key in n.labels and _counts(spread, pod, n)}
+        among = {n.name for n in labelled if _counts(spread, pod, n)}
         counts = {nodes[name].labels[key]: 0 for name in among}
         for other, at in _others(pod, usage.placed((pod.meta.namespace,)), nodes):
             if at.name in among and selector is not None and selector.matches(other.labels):

@@ -373,6 +373,17 @@ def test_other_labels_of_a_pod_on_a_node_wake_those_that_want_or_do_not_want_to_
         assert node_of(w.decide("pod")) == "node-a"
 
 
+def test_spread_by_two_keys_counts_only_nodes_that_have_both() -> None:
+    """A node of no zone, for the control plane say, has none of the pods."""
+    by = [
+        {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "topologyKey": key, "labelSelector": {}}
+        for key in ("zone", "kubernetes.io/hostname")
+    ]
+    w = two(a={"labels": {"zone": "z1"}})
+    w.show(o.pod("there", ["none"], nodeName="node-a"))
+    assert node_of(decide(w, topologySpreadConstraints=by)) == "node-a"
+
+
 def test_spread_counts_no_pods_on_nodes_that_do_not_count() -> None:
     w = two(a={"labels": {"zone": "z1", "nics": "yes"}}, b={"labels": {"zone": "z2", "nics": "yes"}})
     w.show(o.node("node-c", {"zone": "z1"}))
