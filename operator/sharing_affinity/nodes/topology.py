@@ -36,7 +36,7 @@ class Neighbours:
     """The pods around, as they concern one pod."""
 
     def __init__(self, pod: Pod, usage: Usage, nodes: Mapping[str, Node]) -> None:
-        self._wanted = [_wanted(term, pod, usage, nodes) for term in pod.pod_affinity if _modelled(term)]
+        self._wanted, self._anywhere = _wanted(pod, usage, nodes)
         self._unwanted = [
             (term.topology_key, _domains(term, _selected(term, pod, usage, nodes)))
             for term in pod.pod_anti_affinity
@@ -52,9 +52,9 @@ class Neighbours:
 
     def reason(self, node: Node) -> str:
         """Why the pod may not join them on a node; empty when it may."""
-        for key, domains, anywhere in self._wanted:
+        for key, domains in self._wanted:
             domain = node.labels.get(key)
-            if domain is None or not (anywhere or domain in domains):
+            if domain is None or not (self._anywhere or domain in domains):
                 return "node(s) didn't match pod affinity rules"
         for key, domains in self._unwanted:
             if node.labels.get(key) in domains:
@@ -73,12 +73,21 @@ class Neighbours:
 
 
 def _wanted(
-    term: PodAffinityTerm, pod: Pod, usage: Usage, nodes: Mapping[str, Node]
-) -> tuple[str, frozenset[str], bool]:
-    matching = list(_selected(term, pod, usage, nodes))
-    # The first of a group that asks for its own kind may go anywhere.
-    anywhere = not matching and _selects(term, pod, pod)
-    return term.topology_key, _domains(term, matching), anywhere
+    pod: Pod, usage: Usage, nodes: Mapping[str, Node]
+) -> tuple[list[tuple[str, frozenset[str]]], bool]:
+    """By term of the pod's affinity, the domains with a pod that all of them select; and whether that is not
+    asked for, since the first of a group that wants its own kind may go anywhere."""
+    terms = [term for term in pod.pod_affinity if _modelled(term)]
+    if not terms:
+        return [], False
+    matching = [
+        (other, at)
+        for other, at in _selected(terms[0], pod, usage, nodes)
+        if all(_selects(term, pod, other) for term in terms[1:])
+    ]
+    wanted = [(term.topology_key, _domains(term, matching)) for term in terms]
+    first = not any(domains for _, domains in wanted)
+    return wanted, first and all(_selects(term, pod, pod) for term in terms)
 
 
 def _domains(term: PodAffinityTerm, placed: Placed) -> frozenset[str]:

@@ -373,6 +373,36 @@ def test_other_labels_of_a_pod_on_a_node_wake_those_that_want_or_do_not_want_to_
         assert node_of(w.decide("pod")) == "node-a"
 
 
+def near(*terms: tuple[JSON, str]) -> JSON:
+    required = [{"labelSelector": {"matchLabels": labels}, "topologyKey": key} for labels, key in terms]
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def labelled(name: str, node: str, **labels: str) -> JSON:
+    raw = o.pod(name, ["none"], nodeName=node)
+    return {**raw, "metadata": {**raw["metadata"], "labels": labels}}
+
+
+HOST = "kubernetes.io/hostname"
+
+
+def test_affinity_in_several_terms_is_for_one_pod_that_all_of_them_select() -> None:
+    both = near(({"app": "db"}, HOST), ({"role": "primary"}, HOST))
+    w = two(labelled("one", "node-a", app="db"), labelled("other", "node-a", role="primary"))
+    assert node_of(decide(w, affinity=both)) is None
+    w.show(labelled("both", "node-b", app="db", role="primary"))
+    assert node_of(w.decide("pod")) == "node-b"
+
+
+def test_the_first_of_a_group_goes_anywhere_though_one_of_its_terms_selects_others() -> None:
+    w = two(labelled("there", "node-b", tier="web"))
+    group = near(({"tier": "web"}, HOST), ({"app": "group"}, HOST))
+    w.show(o.claim("pod", "A"))
+    raw = o.pod("pod", affinity=group)
+    w.show({**raw, "metadata": {**raw["metadata"], "labels": {"tier": "web", "app": "group"}}})
+    assert node_of(w.decide("pod")) == "node-a"
+
+
 def test_spread_by_two_keys_counts_only_nodes_that_have_both() -> None:
     """A node of no zone, for the control plane say, has none of the pods."""
     by = [
