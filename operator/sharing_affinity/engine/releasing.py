@@ -7,12 +7,12 @@ gone or drained, or its pod has waited past the grace time while another pod wai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from sharing_affinity.api import Allocation, Claim, Node, Pod
+from sharing_affinity.api import Allocation, Claim, DeviceClass, Node, Pod, RequestSpec
 from sharing_affinity.api.reader import parse_time
-from sharing_affinity.engine.matching import NotIndexed
-from sharing_affinity.engine.types import Release
+from sharing_affinity.engine.matching import NotIndexed, Signature, signature
+from sharing_affinity.engine.types import PodKey, PoolId, Release
 from sharing_affinity.engine.world import World
 
 
@@ -29,17 +29,20 @@ Completable = Callable[[tuple[str, str], float], bool]
 def releases(world: World, now: float, completable: Completable) -> tuple[Release, ...]:
     """All of them, by namespace and name."""
     found = []
+    others = _Others(world)
     for claim in [world.claims[key] for key in world.idle]:
         if claim.allocation is None or not is_own(claim):
             continue
-        reason = _unused(world, claim, claim.allocation, now) or _stuck(world, claim, now, completable)
+        reason = _unused(world, claim, claim.allocation, others, now) or _stuck(
+            world, claim, now, completable
+        )
         if reason:
             meta = claim.meta
             found.append(Release(meta.namespace, meta.name, meta.uid, meta.resource_version, reason))
     return tuple(sorted(found, key=lambda r: (r.namespace, r.name)))
 
 
-def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> str:
+def _unused(world: World, claim: Claim, allocation: Allocation, others: _Others, now: float) -> str:
     pods = [world.pods[key] for key in world.pods_of_claim.get(claim.key, ())]
     live = [p for p in pods if not p.finished and not p.meta.deleting]
     if claim.owner_pod:
@@ -67,7 +70,7 @@ def _unused(world: World, claim: Claim, allocation: Allocation, now: float) -> s
             t.effect == "NoExecute" and not any(x.tolerates(t) for x in tolerations) for t in device.taints
         ):
             return f"device {result.pool}/{result.device} is tainted NoExecute"
-    return _waited_too_long(world, claim, allocation, live, now)
+    return _waited_too_long(world, allocation, live, others, now)
 
 
 def _is_driven_off(pod: Pod, node: Node) -> bool:
@@ -91,32 +94,61 @@ def _can_follow(world: World, pod: Pod, now: float, completable: Completable) ->
     return not missing or completable(pod.key, now)
 
 
-def _waited_too_long(world: World, claim: Claim, allocation: Allocation, live: list[Pod], now: float) -> str:
+def _waited_too_long(
+    world: World, allocation: Allocation, live: list[Pod], others: _Others, now: float
+) -> str:
     since = parse_time(allocation.timestamp)
     if since is None or now - since < world.options.grace:
         return ""
     pools = {(r.driver, r.pool) for r in allocation.results}
-    mine = {p.key for p in live}
-    for key in world.waiting.keys() - mine:
-        for entry in world.pods[key].claims:
-            other = world.claims.get((key[0], entry.claim))
-            if other is not None and world.allocation_of(other) is None and _wants(world, other, pools):
-                return "its pod stayed unscheduled while another pod waits for the device"
+    if others.want(pools, {p.key for p in live}):
+        return "its pod stayed unscheduled while another pod waits for the device"
     return ""
 
 
-def _wants(world: World, claim: Claim, pools: set[tuple[str, str]]) -> bool:
-    """Whether any of these pools could serve a claim, as far as that is known: what no decision has asked for
-    yet is looked up for the next time."""
-    for request in claim.requests:
-        for _, spec in request.alternatives():
-            device_class = world.classes.get(spec.device_class)
+class _Others:
+    """The pods that wait for devices, by what they ask for: looked at once for all claims, and only when one
+    of these has waited too long."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asking: dict[Signature, set[PodKey]] | None = None
+        self._specs: dict[Signature, tuple[DeviceClass, RequestSpec]] = {}
+        self._pools: dict[Signature, Collection[PoolId]] = {}
+
+    def want(self, pools: set[PoolId], but: set[PodKey]) -> bool:
+        """Whether any of these pools could serve a pod other than ``but``, as far as that is known."""
+        if self._asking is None:
+            self._asking = self._ask()
+        return any(
+            not pods <= but and not pools.isdisjoint(self._serving(asked))
+            for asked, pods in self._asking.items()
+        )
+
+    def _ask(self) -> dict[Signature, set[PodKey]]:
+        world, waiting = self._world, self._world.waiting.keys()
+        asking: dict[Signature, set[PodKey]] = {}
+        for key in waiting:
+            for entry in world.pods[key].claims:
+                claim = world.claims.get((key[0], entry.claim))
+                if claim is None or world.allocation_of(claim) is not None:
+                    continue
+                for request in claim.requests:
+                    for _, spec in request.alternatives():
+                        device_class = world.classes.get(spec.device_class)
+                        if device_class is not None:
+                            asked = signature(device_class, spec)
+                            asking.setdefault(asked, set()).add(key)
+                            self._specs[asked] = (device_class, spec)
+        return asking
+
+    def _serving(self, asked: Signature) -> Collection[PoolId]:
+        """What no decision has asked for yet is looked up for the next time."""
+        found = self._pools.get(asked)
+        if found is None:
             try:
-                if (
-                    device_class is not None
-                    and pools & world.matches.matches(device_class, spec).affinity.keys()
-                ):
-                    return True
+                found = self._world.matches.matches(*self._specs[asked]).affinity
             except NotIndexed:
-                continue
-    return False
+                found = ()
+            self._pools[asked] = found
+        return found

@@ -8,6 +8,8 @@ import pytest
 from harness import objects as o
 from harness.worlds import World, nics
 
+from sharing_affinity.api import Allocation, Claim
+
 JSON = dict[str, Any]
 
 
@@ -219,3 +221,29 @@ def test_audit_leaves_assumptions_alone_and_rebuild_keeps_them() -> None:
     w.engine.rebuild(claims, w.now)
     assert w.locks() == {"eth1": "subnet=A"}
     assert len(w.engine.assumed()) == 1
+
+
+def test_a_look_at_many_that_wait_does_not_grow_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler is away: pods are allocated, and none is bound."""
+    pods = 100
+    w = World(
+        o.node(allocatable={"pods": str(pods)}),
+        o.device_class(),
+        o.metadata_slice(),
+        o.device_slice([o.device("eth1", slots=str(pods))]),
+        grace=120.0,
+    )
+    for number in range(pods):
+        w.place(f"pod-{number}", "A")
+    w.now += 121.0
+    world, looks = w.engine._world, 0
+    look = world.allocation_of
+
+    def counted(claim: Claim) -> Allocation | None:
+        nonlocal looks
+        looks += 1
+        return look(claim)
+
+    monkeypatch.setattr(world, "allocation_of", counted)
+    assert reasons(w) == []
+    assert looks <= 4 * pods
