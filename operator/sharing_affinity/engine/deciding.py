@@ -190,7 +190,7 @@ class Decider:
             return "", None
         exclusion = world.setbacks.of(case.pod).get(node.name)
         if exclusion is not None and now < exclusion.until:
-            return "node(s) where the scheduler took the claim's allocation back", exclusion.until
+            return "node(s) where the claim's allocation was taken back", exclusion.until
         return "", None
 
     # --- placing --------------------------------------------------------------------------------------------

@@ -147,6 +147,19 @@ def test_waiting_too_long_only_while_others_want_the_device() -> None:
     assert reasons(w) == []
 
 
+def test_what_the_operator_itself_has_freed_is_not_blamed_on_the_scheduler() -> None:
+    w = placed(grace=120.0)
+    w.now += 121.0
+    w.show(o.claim("other", "B"), o.pod("other"))
+    (release,) = w.engine.releases(w.now)
+    freed = {k: v for k, v in w.objects["ResourceClaim", "default", release.name].items() if k != "status"}
+    w.show(freed)
+    message = w.decide("pod").message
+    assert message.startswith(
+        "0/1 nodes are available: 1 node(s) where the claim's allocation was taken back."
+    )
+
+
 def test_what_another_pod_wants_may_have_to_be_looked_up_first() -> None:
     """Nothing has been decided about it: one of its claims is still to come. After a restart that is true of
     every pod."""
