@@ -83,13 +83,26 @@ class Published:
 
     def put_rule(self, rule: TaintRule) -> tuple[PoolId, ...]:
         before = self.rules.get(rule.meta.name)
-        left = self.drop_rule(rule.meta.name)
-        self.rules[rule.meta.name] = rule if before is None else _as_of_now(rule, before)
+        if before is not None and _does(before) == _does(rule):
+            left: tuple[PoolId, ...] = ()
+            self.rules[rule.meta.name] = _since(before, rule)
+        else:
+            left = self.drop_rule(rule.meta.name)
+            # Changed, it keeps the time its taint was added at; what it selects now is fenced since now (H4).
+            self.rules[rule.meta.name] = rule if before is None else _added(rule, None)
         return tuple(dict.fromkeys((*left, *self._selected(rule))))
 
     def drop_rule(self, name: str) -> tuple[PoolId, ...]:
+        """Pools may be judged later, after the rule is back; that its fence was gone is noted here."""
         rule = self.rules.pop(name, None)
-        return tuple(self._selected(rule)) if rule is not None else ()
+        if rule is None:
+            return ()
+        pools = tuple(self._selected(rule))
+        for pool_id in pools:
+            for device in self._fenced_in.get(pool_id, ()):
+                if rule.fences(*pool_id, device):
+                    self._fenced_since.pop((*pool_id, device), None)
+        return pools
 
     def _selected(self, rule: TaintRule) -> Iterable[PoolId]:
         return (i for i in self._members if rule.driver in ("", i[0]) and rule.pool in ("", i[1]))
@@ -200,13 +213,15 @@ class Published:
         self._node_pools.pop(name, None)
 
 
-def _as_of_now(rule: TaintRule, before: TaintRule) -> TaintRule:
-    """A rule that has come to select other devices, or to be a fence, keeps the time its taint was added at;
-    those devices are fenced only since it was seen (H4)."""
-    if rule.taint is None or before.taint is None:
-        return rule
-    added = before.taint.added if _does(rule) == _does(before) else None
-    return replace(rule, taint=replace(rule.taint, added=added))
+def _since(before: TaintRule, rule: TaintRule) -> TaintRule:
+    """The same rule, seen again: what is known about its age stays known."""
+    if before.taint is None or before.taint.added is None:
+        return _added(rule, None)
+    return rule
+
+
+def _added(rule: TaintRule, when: float | None) -> TaintRule:
+    return rule if rule.taint is None else replace(rule, taint=replace(rule.taint, added=when))
 
 
 def _does(rule: TaintRule) -> object:

@@ -298,7 +298,7 @@ class World:
         if len(pools) <= _AT_ONCE:
             return self._refresh(pools, now)
         for pool_id in pools:
-            self.published.stale.setdefault(pool_id, now)
+            self.published.stale[pool_id] = now
         return Changes(self.waiting.keys())
 
     def refresh_stale(self, budget: int) -> Changes:

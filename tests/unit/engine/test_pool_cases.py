@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from harness import objects as o
 from harness.worlds import World, nics
 
-from sharing_affinity.engine import Applied, DeviceState, Engine, Options, Placed, PoolLocks, Unplaced
+from sharing_affinity.engine import Applied, DeviceState, Engine, Gone, Options, Placed, PoolLocks, Unplaced
 
 JSON = dict[str, Any]
 
@@ -270,6 +271,34 @@ def test_a_rule_that_comes_to_select_a_pool_is_a_young_fence(before: JSON) -> No
     assert isinstance(w.decide("pod"), Placed)
     # Whoever starts later has nothing else to go by.
     assert isinstance(w.restarted().decide("pod"), Placed)
+
+
+@pytest.mark.parametrize("at_once", [0, 32])
+@pytest.mark.parametrize("gap", ["deleted", "moved"])
+def test_a_rule_that_was_away_for_a_moment_is_a_young_fence(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, gap: str
+) -> None:
+    """Also when so many pools follow from it that they are judged later, after it is back."""
+    monkeypatch.setattr("sharing_affinity.engine.world._AT_ONCE", at_once)
+    there = rule(driver=o.DRIVER)
+    there["spec"]["taint"] = {**o.FENCE, "timeAdded": "2026-01-01T00:00:00Z"}
+    pool_of_one = (o.metadata_slice(), o.device_slice([unfenced()]))
+    w = World(o.node(), o.device_class(), *pool_of_one, there, rule_fences=True, fence_settle=10.0)
+    w.now += 3600.0
+    again = copy.deepcopy(there)
+    if gap == "deleted":
+        w.engine.observe(Gone("DeviceTaintRule", "", "fence", there["metadata"]["uid"]), w.now)
+        again["metadata"]["uid"] = "another"
+        again["spec"]["taint"]["timeAdded"] = "2026-01-01T01:00:00Z"
+    else:
+        away = copy.deepcopy(there)
+        away["metadata"]["resourceVersion"] = "100001"
+        away["spec"]["deviceSelector"] = {"driver": "other.example.com"}
+        w.engine.observe(Applied(away), w.now)
+    again["metadata"]["resourceVersion"] = "100002"
+    w.engine.observe(Applied(again), w.now)
+    w.extract()
+    assert w.refuse("pod", "A").retry_at == w.now + 10.0
 
 
 def test_a_slice_that_is_not_understood_makes_no_fence_of_its_pool_old() -> None:
