@@ -56,7 +56,7 @@ def test_one_replica_may_be_evicted_and_no_more(control_plane: Cluster, folder: 
     )
     labels = deployment["spec"]["template"]["metadata"]["labels"].items()
     assert deployment["spec"]["replicas"] == 2
-    assert budget["spec"]["minAvailable"] == 1
+    assert budget["spec"]["maxUnavailable"] == 1
     for selector in (budget["spec"]["selector"], policy["spec"]["podSelector"]):
         assert selector["matchLabels"].items() <= labels
     # A port that is named must be one the pod has.
