@@ -87,21 +87,29 @@ class Published:
             left: tuple[PoolId, ...] = ()
             self.rules[rule.meta.name] = _since(before, rule)
         else:
-            left = self.drop_rule(rule.meta.name)
             # Changed, it keeps the time its taint was added at; what it selects now is fenced since now (H4).
             self.rules[rule.meta.name] = rule if before is None else _added(rule, None)
+            left = self._opened(before) if before is not None else ()
         return tuple(dict.fromkeys((*left, *self._selected(rule))))
 
     def drop_rule(self, name: str) -> tuple[PoolId, ...]:
-        """Pools may be judged later, after the rule is back; that its fence was gone is noted here."""
         rule = self.rules.pop(name, None)
-        if rule is None:
-            return ()
+        return self._opened(rule) if rule is not None else ()
+
+    def _opened(self, rule: TaintRule) -> tuple[PoolId, ...]:
+        """The pools of a rule that is no more. They may be judged later, after it is back; that the fence of
+        devices that nothing else fences was gone is noted here."""
         pools = tuple(self._selected(rule))
+        if not self._options.rule_fences or rule.taint is None or not rule.taint.is_fence:
+            return pools
+        others = [r for r in self.rules.values() if r.taint is not None and r.taint.is_fence]
         for pool_id in pools:
-            for device in self._fenced_in.get(pool_id, ()):
-                if rule.fences(*pool_id, device):
-                    self._fenced_since.pop((*pool_id, device), None)
+            for member in self._members[pool_id][0].values():
+                for device in member.devices:
+                    if not any(taint.is_fence for taint in device.taints) and not any(
+                        r.fences(*pool_id, device.name) for r in others
+                    ):
+                        self._fenced_since.pop((*pool_id, device.name), None)
         return pools
 
     def _selected(self, rule: TaintRule) -> Iterable[PoolId]:

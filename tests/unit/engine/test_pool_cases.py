@@ -301,6 +301,27 @@ def test_a_rule_that_was_away_for_a_moment_is_a_young_fence(
     assert w.refuse("pod", "A").retry_at == w.now + 10.0
 
 
+@pytest.mark.parametrize("at_once", [0, 32])
+@pytest.mark.parametrize("kept_by", ["own taint", "another rule", "the same rule"])
+def test_a_rule_that_goes_makes_no_fence_young_that_others_keep_up(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, kept_by: str
+) -> None:
+    monkeypatch.setattr("sharing_affinity.engine.world._AT_ONCE", at_once)
+    device = o.device("eth1") if kept_by == "own taint" else unfenced()
+    rules = [rule("first", driver=o.DRIVER, pool="node-a")]
+    if kept_by == "another rule":
+        rules.append(rule("second", driver=o.DRIVER))
+    pool_of_one = (o.metadata_slice(), o.device_slice([device]))
+    w = World(o.node(), o.device_class(), *pool_of_one, *rules, rule_fences=True, fence_settle=10.0)
+    w.now += 3600.0
+    if kept_by == "the same rule":  # widened
+        w.show(rule("first", driver=o.DRIVER))
+    else:
+        w.engine.observe(Gone("DeviceTaintRule", "", "first", rules[0]["metadata"]["uid"]), w.now)
+        w.extract()
+    assert isinstance(w.try_place("pod", "A"), Placed)
+
+
 def test_a_slice_that_is_not_understood_makes_no_fence_of_its_pool_old() -> None:
     other = o.device_slice([o.device("eth2")], "other", count=2)
     w = World(
