@@ -22,6 +22,7 @@ import contextlib
 import heapq
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -61,6 +62,9 @@ BUSY_VIEWS: Final = 5.0
 """The same while pods are being placed: views are written behind them."""
 FLUSH: Final = 300.0
 """Seconds after which a parked pod is tried again though nothing woke it."""
+
+UNTOLD: Final = 30.0
+"""Seconds for which a standby keeps what is to be told: for so long, nobody may have led."""
 
 #: Pods that wait for what surely comes, and not for others: no reason to hold them up.
 AT_ONCE: Final = frozenset({Reason.EXTRACTION_PENDING, Reason.WAITING})
@@ -167,6 +171,8 @@ class Controller:
         self._background: set[asyncio.Future[Any]] = set()
         self._paused_until = 0.0
         self._paused_why = ""
+        #: What came up while another led, or nobody did, and when.
+        self._untold: deque[tuple[float, Notice]] = deque(maxlen=1000)
         # What the engine does not keep.
         self._uids: dict[tuple[str, str, str], str] = {}
         self._recorded: dict[str, tuple[str, str, float]] = {}
@@ -414,10 +420,14 @@ class Controller:
             self._metrics.step_down()
         self._led = leading
         if not leading:
-            # Others show and tell it, and a new term shows everything anew.
+            # Others show and tell it, and a new term shows everything anew. What came up since the leader may
+            # have died is told by nobody else.
+            now = self._clock()
             self._dirty_pools.clear()
             self._dirty_slices.clear()
-            self._engine.notices()
+            self._untold.extend((now, notice) for notice in self._engine.notices())
+            while self._untold and now - self._untold[0][0] > UNTOLD:
+                self._untold.popleft()
         if not leading or self._settled_term == self._lead.term or self._stopping.is_set():
             return
         if self._take_over_task is None or self._take_over_task.done():
@@ -477,6 +487,8 @@ class Controller:
         self._outcomes.clear()
         self._settled_term = term
         self._paused_until = 0.0
+        self.tell(notice for _, notice in self._untold)
+        self._untold.clear()
         log.info("allocating", term=term, refuted=refuted)
         self._ready.update(engine.pods())
         self._parked.clear()

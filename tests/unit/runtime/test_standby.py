@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
 from harness import objects as o
 
-from sharing_affinity.engine import Engine, Options
+from sharing_affinity.engine import Applied, Engine, Options
 from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.kinds import CLAIMS, FEEDS
 from sharing_affinity.runtime.metrics import Metrics
@@ -76,3 +78,45 @@ async def test_a_standby_does_not_tell_later_what_its_leader_has_told() -> None:
     await asyncio.wait([task], timeout=2)
 
     assert tested._engine.notices() == ()
+
+
+class Told:
+    """Takes views and Events, and keeps what Events are about."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def emit(self, about: Any, *_: object) -> None:
+        self.names.append(about.name)
+
+    def reset(self) -> None: ...
+
+    async def sweep(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(("later", "told"), [(20.0, ["breach"]), (40.0, [])])
+async def test_a_breach_of_the_fence_while_nobody_leads_is_told(later: float, told: list[str]) -> None:
+    """The leader has died, and its lease has still to run out."""
+    lead, everything, now = Standby(), Told(), 1000.0
+    clock: Callable[[], float] = lambda: now  # noqa: E731
+    tested = Controller(
+        Engine(Options()),
+        writer=cast(Any, None),
+        lead=lead,
+        recorder=cast(Any, everything),
+        conditions=cast(Any, None),
+        views=cast(Any, everything),
+        metrics=Metrics(),
+        clock=clock,
+    )
+    claim = o.claim("breach", "A")
+    for raw in (o.metadata_slice(), o.device_slice(), claim, o.allocated(claim)):
+        tested._engine.observe(Applied(raw), now)
+    tested._follow_leadership()
+    now += later
+    tested._follow_leadership()
+    lead.leading = True
+    tested._settle(tested._engine, 1, 0)
+    await asyncio.sleep(0)
+
+    assert everything.names == told
