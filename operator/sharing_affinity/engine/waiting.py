@@ -16,13 +16,16 @@ class Waiting:
         self._places: dict[PodKey, tuple[int, str, PodKey]] = {}
         self._order: list[tuple[int, str, PodKey]] = []
         self._keys: frozenset[PodKey] | None = None
-        self._led: set[PodKey] = set()
-        self._following: frozenset[PodKey] | None = None
+        #: Who wants to be near others, or beside them, by the others' namespace; "" stands for all of these.
+        self._led: dict[PodKey, frozenset[str]] = {}
+        self._led_by: dict[str, set[PodKey]] = {}
+        self._following: dict[str, frozenset[PodKey]] = {}
 
     def put(self, pod: Pod) -> None:
-        if (pod.pod_affinity or pod.spread) and pod.key not in self._led:
-            self._led.add(pod.key)
-            self._following = None
+        if (pod.pod_affinity or pod.spread or pod.key in self._led) and self._led.get(pod.key) != (
+            leaders := _leaders(pod)
+        ):
+            self._lead(pod.key, leaders)
         place = (-pod.priority, pod.meta.created, pod.key)
         if self._places.get(pod.key) == place:
             return
@@ -33,9 +36,19 @@ class Waiting:
 
     def drop(self, key: PodKey) -> None:
         if key in self._led:
-            self._led.discard(key)
-            self._following = None
+            self._lead(key, frozenset())
         self._leave(key)
+
+    def _lead(self, key: PodKey, leaders: frozenset[str]) -> None:
+        for namespace in self._led.pop(key, ()):
+            self._led_by[namespace].discard(key)
+            if not self._led_by[namespace]:
+                del self._led_by[namespace]
+        for namespace in leaders:
+            self._led_by.setdefault(namespace, set()).add(key)
+        if leaders:
+            self._led[key] = leaders
+        self._following.clear()
 
     def _leave(self, key: PodKey) -> None:
         place = self._places.pop(key, None)
@@ -43,11 +56,14 @@ class Waiting:
             del self._order[bisect_left(self._order, place)]
             self._keys = None
 
-    def following(self) -> frozenset[PodKey]:
-        """Those whom a pod on a node may help: they want to be near others, or spread beside them."""
-        if self._following is None:
-            self._following = frozenset(self._led)
-        return self._following
+    def following(self, namespace: str) -> frozenset[PodKey]:
+        """Those whom a pod of a namespace may help on a node: they want to be near others, or spread beside
+        them."""
+        found = self._following.get(namespace)
+        if found is None:
+            here, anywhere = (self._led_by.get(name, frozenset()) for name in (namespace, ""))
+            found = self._following[namespace] = frozenset(here) | anywhere
+        return found
 
     def keys(self) -> frozenset[PodKey]:
         """All of them, as a set."""
@@ -60,3 +76,11 @@ class Waiting:
 
     def __contains__(self, key: PodKey) -> bool:
         return key in self._places
+
+
+def _leaders(pod: Pod) -> frozenset[str]:
+    found = {pod.meta.namespace} if pod.spread else set()
+    for term in pod.pod_affinity:
+        everywhere = term.all_namespaces or term.namespace_labels
+        found.update(("",) if everywhere else term.namespaces or (pod.meta.namespace,))
+    return frozenset(found)

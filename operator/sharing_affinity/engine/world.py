@@ -556,7 +556,8 @@ class World:
         if before is not None and was_waiting and not freed and _same_wish(before, pod):
             pods = frozenset()
         if pod.node_name and (before is None or not before.node_name):
-            pods |= self.waiting.following()
+            following = self.waiting.following(pod.meta.namespace)
+            pods = pods | following if pods else following
         elif pod.node_name and before is not None and before.labels != pod.labels:
             # Others may want to be with it now, or no longer keep away from it.
             pods = self.waiting.keys()
@@ -654,7 +655,7 @@ def _same_wish(before: Pod, after: Pod) -> bool:
 def merged(first: Changes, second: Changes) -> Changes:
     """Both changes as one."""
     return Changes(
-        first.pods | second.pods,
+        first.pods | second.pods if first.pods and second.pods else first.pods or second.pods,
         first.pools | second.pools,
         first.slices | second.slices,
         first.problem or second.problem,

@@ -672,7 +672,8 @@ class Controller:
 
     def _wake(self, pods: Iterable[PodKey]) -> None:
         now = self._clock()
-        for pod in pods:
+        # Most often they have been woken already, all of them.
+        for pod in frozenset(pods) - self._ready:
             parked = self._parked.get(pod)
             if parked is not None and parked.not_before > now:
                 if not parked.due:

@@ -3,6 +3,7 @@ pods."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -343,6 +344,32 @@ def test_a_pod_that_came_to_a_node_wakes_those_that_it_may_help() -> None:
     assert w.show(bound).pods == frozenset()
     w.gone("Pod", "near", "default")
     assert w.show(o.pod("late", ["none"], nodeName="node-a")).pods == {("default", "even")}
+
+
+def test_a_pod_that_came_to_a_node_wakes_nobody_who_looks_at_other_namespaces() -> None:
+    """Pods come to nodes all the time, and most concern nobody."""
+    term = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
+    w = two()
+    for name, where in (
+        ("own", {}),
+        ("named", {"namespaces": ["there", "elsewhere"]}),
+        ("all", {"namespaceSelector": {}}),
+    ):
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": [{**term, **where}]}
+        w.show(o.claim(name, "A"), o.pod(name, affinity={"podAffinity": required}))
+    come = itertools.count()
+
+    def woken(namespace: str) -> set[str]:
+        pod = o.pod(f"other{next(come)}", ["none"], namespace=namespace, nodeName="node-b")
+        return {name for _, name in w.show(pod).pods}
+
+    assert woken("default") == {"own", "all"}
+    assert woken("there") == woken("elsewhere") == {"named", "all"}
+    assert woken("nowhere") == {"all"}
+    w.gone("Pod", "all", "default")
+    w.show(o.pod("named", uid="another"))
+    assert woken("there") == set()
+    assert woken("default") == {"own"}
 
 
 def test_a_node_that_goes_wakes_those_that_had_to_spread_to_it() -> None:
