@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 from sharing_affinity.api import Pod
+from sharing_affinity.api.core_objects import PodAffinityTerm
 from sharing_affinity.engine.types import PodKey
 
 
@@ -16,16 +18,11 @@ class Waiting:
         self._places: dict[PodKey, tuple[int, str, PodKey]] = {}
         self._order: list[tuple[int, str, PodKey]] = []
         self._keys: frozenset[PodKey] | None = None
-        #: Who wants to be near others, or beside them, by the others' namespace; "" stands for all of these.
-        self._led: dict[PodKey, frozenset[str]] = {}
-        self._led_by: dict[str, set[PodKey]] = {}
-        self._following: dict[str, frozenset[PodKey]] = {}
+        self._near, self._away = _Lookouts(), _Lookouts()
 
     def put(self, pod: Pod) -> None:
-        if (pod.pod_affinity or pod.spread or pod.key in self._led) and self._led.get(pod.key) != (
-            leaders := _leaders(pod)
-        ):
-            self._lead(pod.key, leaders)
+        self._near.put(pod.key, _namespaces(pod, pod.pod_affinity, spread=bool(pod.spread)))
+        self._away.put(pod.key, _namespaces(pod, pod.pod_anti_affinity))
         place = (-pod.priority, pod.meta.created, pod.key)
         if self._places.get(pod.key) == place:
             return
@@ -35,20 +32,9 @@ class Waiting:
         self._keys = None
 
     def drop(self, key: PodKey) -> None:
-        if key in self._led:
-            self._lead(key, frozenset())
+        self._near.put(key, frozenset())
+        self._away.put(key, frozenset())
         self._leave(key)
-
-    def _lead(self, key: PodKey, leaders: frozenset[str]) -> None:
-        for namespace in self._led.pop(key, ()):
-            self._led_by[namespace].discard(key)
-            if not self._led_by[namespace]:
-                del self._led_by[namespace]
-        for namespace in leaders:
-            self._led_by.setdefault(namespace, set()).add(key)
-        if leaders:
-            self._led[key] = leaders
-        self._following.clear()
 
     def _leave(self, key: PodKey) -> None:
         place = self._places.pop(key, None)
@@ -59,11 +45,11 @@ class Waiting:
     def following(self, namespace: str) -> frozenset[PodKey]:
         """Those whom a pod of a namespace may help on a node: they want to be near others, or spread beside
         them."""
-        found = self._following.get(namespace)
-        if found is None:
-            here, anywhere = (self._led_by.get(name, frozenset()) for name in (namespace, ""))
-            found = self._following[namespace] = frozenset(here) | anywhere
-        return found
+        return self._near.at(namespace)
+
+    def minding(self, namespace: str) -> frozenset[PodKey]:
+        """Those to whom labels of a pod of a namespace may matter."""
+        return self._near.at(namespace) | self._away.at(namespace)
 
     def keys(self) -> frozenset[PodKey]:
         """All of them, as a set."""
@@ -78,9 +64,41 @@ class Waiting:
         return key in self._places
 
 
-def _leaders(pod: Pod) -> frozenset[str]:
-    found = {pod.meta.namespace} if pod.spread else set()
-    for term in pod.pod_affinity:
+class _Lookouts:
+    """Pods by the namespaces of the others that they look at; "" stands for all of these."""
+
+    def __init__(self) -> None:
+        self._namespaces: dict[PodKey, frozenset[str]] = {}
+        self._by: dict[str, set[PodKey]] = {}
+        self._at: dict[str, frozenset[PodKey]] = {}
+
+    def put(self, key: PodKey, namespaces: frozenset[str]) -> None:
+        before = self._namespaces.get(key, frozenset())
+        if before == namespaces:
+            return
+        for namespace in before - namespaces:
+            self._by[namespace].discard(key)
+            if not self._by[namespace]:
+                del self._by[namespace]
+        for namespace in namespaces - before:
+            self._by.setdefault(namespace, set()).add(key)
+        self._namespaces[key] = namespaces
+        if not namespaces:
+            del self._namespaces[key]
+        self._at.clear()
+
+    def at(self, namespace: str) -> frozenset[PodKey]:
+        """Those who look at a namespace."""
+        found = self._at.get(namespace)
+        if found is None:
+            here, anywhere = (self._by.get(name, frozenset()) for name in (namespace, ""))
+            found = self._at[namespace] = frozenset(here) | anywhere
+        return found
+
+
+def _namespaces(pod: Pod, terms: Iterable[PodAffinityTerm], *, spread: bool = False) -> frozenset[str]:
+    found = {pod.meta.namespace} if spread else set()
+    for term in terms:
         everywhere = term.all_namespaces or term.namespace_labels
         found.update(("",) if everywhere else term.namespaces or (pod.meta.namespace,))
     return frozenset(found)

@@ -560,7 +560,7 @@ class World:
             pods = pods | following if pods else following
         elif pod.node_name and before is not None and before.labels != pod.labels:
             # Others may want to be with it now, or no longer keep away from it.
-            pods = self.waiting.keys()
+            pods |= self.waiting.minding(pod.meta.namespace)
         return merged(changes, Changes(pods=pods))
 
     def _claim_keys(self, pod: Pod) -> set[ClaimKey]:

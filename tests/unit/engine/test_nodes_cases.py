@@ -396,6 +396,7 @@ def test_other_labels_of_a_pod_on_a_node_wake_those_that_want_or_do_not_want_to_
     for first, second, wish in ((there, leads, "podAffinity"), (leads, there, "podAntiAffinity")):
         w.show(first)
         assert node_of(decide(w, affinity={wish: rule})) is None
+        w.show(o.claim("plain", "A"), o.pod("plain"), o.pod("far", affinity={wish: rule}, namespace="far"))
         assert w.show(second).pods == {("default", "pod")}
         assert node_of(w.decide("pod")) == "node-a"
 
