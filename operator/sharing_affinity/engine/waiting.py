@@ -91,8 +91,8 @@ class _Lookouts:
         """Those who look at a namespace."""
         found = self._at.get(namespace)
         if found is None:
-            here, anywhere = (self._by.get(name, frozenset()) for name in (namespace, ""))
-            found = self._at[namespace] = frozenset(here) | anywhere
+            found = frozenset(self._by.get(namespace, ())) | frozenset(self._by.get("", ()))
+            self._at[namespace] = found
         return found
 
 

@@ -213,6 +213,7 @@ class Views:
             pools, self._pools = self._pools, {}
             slices, self._slices = self._slices, {}
             for pool, locks in pools.items():
+                await asyncio.sleep(0)  # most views are as they were, and making them takes time, too
                 if pool in self._pools or not self._leading():
                     continue
                 try:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from sharing_affinity.engine import PoolId, PoolLocks
 from sharing_affinity.runtime.pacing import Pacer
 from sharing_affinity.runtime.views import Views, view_name
@@ -103,3 +105,29 @@ async def test_a_pool_that_comes_back_during_the_sweep_keeps_its_view() -> None:
         server.pause["DELETE"] = 0.05
         await views.sweep(())
         assert server.views == {back}
+
+
+async def test_views_of_many_pools_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rule may concern every pool of the cluster, and change none of their views."""
+    seen: list[int] = []
+    turns = 0
+
+    async def unchanged(*_: object) -> None:
+        seen.append(turns)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    async with running(Server(), Lead()) as views:
+        monkeypatch.setattr(views, "_pool", unchanged)
+        pools = [f"node-{number}" for number in range(50)]
+        views.show_pools(map(pool_id, pools), map(locks, pools))
+        async with asyncio.timeout(30):
+            while len(seen) < len(pools):  # noqa: ASYNC110 - the views' own progress
+                await asyncio.sleep(0)
+    task.cancel()
+    assert len(set(seen)) == len(pools)
