@@ -70,6 +70,7 @@ def test_dropped_fields_are_told_and_not_fought_over(
         text = node_event(cluster, node, "DroppedFields")
         assert "allowMultipleAllocations" in text
         assert "feature gate DRAConsumableCapacity seems to be off" in text
+        wait_for("the condition", lambda: pool_objects(cluster, node)[1][0]["status"]["conditions"])
         time.sleep(1)
         before = pool_objects(cluster, node)
         made.driver._publisher.wake()

@@ -73,7 +73,9 @@ async def test_a_standby_does_not_tell_later_what_its_leader_has_told() -> None:
     await tested.deliver(CLAIMS, [Upsert(claim), Upsert(o.allocated(claim))])
     await tested.ask(lambda engine: None)
     tested.poke()
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while not tested._untold:  # noqa: ASYNC110 - the controller's own state
+            await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.wait([task], timeout=2)
 

@@ -69,10 +69,12 @@ async def test_what_keeps_a_new_leader_from_allocating_is_told_once() -> None:
     with capture_logs() as logs:
         task = asyncio.create_task(tested.run())
         await tested.deliver(CLAIMS, [Upsert(claim)])
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(60):
+            while not any(e["log_level"] == "warning" for e in logs):  # noqa: ASYNC110 - the log
+                await asyncio.sleep(0.05)
         assert not tested._settled_term
         writer.refusing = False
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not tested._settled_term:  # noqa: ASYNC110 - the controller's own state
                 await asyncio.sleep(0.05)
     task.cancel()

@@ -80,6 +80,9 @@ async def test_who_leads_no_more_writes_no_views() -> None:
     async with running(server, lead) as views:
         pools = [f"node-{number}" for number in range(5)]
         views.show_pools(map(pool_id, pools), map(locks, pools))
+        async with asyncio.timeout(60):
+            while not server.asked:  # noqa: ASYNC110 - the server's own state
+                await asyncio.sleep(0)
         await asyncio.sleep(0.05)
         assert {name for _, name in server.asked} == {view_name(*pool_id("node-0"))}
         await views.sweep(())
