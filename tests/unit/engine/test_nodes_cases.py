@@ -44,6 +44,12 @@ def in_zone(zone: str) -> JSON:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
+def spread_by(key: str = "kubernetes.io/hostname", **more: Any) -> JSON:
+    """A constraint that pods of one namespace are spread evenly, whatever their labels."""
+    even = {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+    return {**even, **more}
+
+
 TAINT = {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]}
 
 
@@ -249,14 +255,7 @@ def test_pod_anti_affinity_and_spread() -> None:
     w.show(o.pod("first", ["none"], nodeName="node-a"))
     assert node_of(decide(w, "apart", affinity=anti)) == "node-b"
     assert node_of(decide(w, "together", affinity=near)) == "node-a"
-    spread = [
-        {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "first"}},
-        }
-    ]
+    spread = [spread_by(labelSelector={"matchLabels": {"app": "first"}})]
     w.show(o.pod("first2", ["none"], nodeName="node-a"))
     # The pod does not match its own selector, so joining node-a would not add to the skew of two.
     assert isinstance(decide(w, "even", topologySpreadConstraints=spread), Placed)
@@ -283,27 +282,15 @@ def test_spread_may_leave_tainted_nodes_out_of_account(policies: JSON, fits: boo
     """Nobody can even out what a node has less of that takes no such pods."""
     w = two(o.node("node-b", taints=[{"key": "maintenance", "effect": "NoSchedule"}]))
     w.show(o.pod("x1", ["none"], nodeName="node-a"))
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {},
-        **policies,
-    }
-    assert isinstance(decide(w, "x", topologySpreadConstraints=[spread]), Placed) is fits
+    spread = [spread_by(**policies)]
+    assert isinstance(decide(w, "x", topologySpreadConstraints=spread), Placed) is fits
 
 
 @pytest.mark.parametrize(("policy", "fits"), [("Honor", True), ("Ignore", False)])
 def test_spread_may_count_nodes_that_the_pod_does_not_select(policy: str, fits: bool) -> None:
     w = two()
     w.show(o.pod("x1", ["none"], nodeName="node-a"))
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {},
-        "nodeAffinityPolicy": policy,
-    }
+    spread = spread_by(nodeAffinityPolicy=policy)
     selector = {"kubernetes.io/hostname": "node-a"}
     placed = decide(w, "x", topologySpreadConstraints=[spread], nodeSelector=selector)
     assert isinstance(placed, Placed) is fits
@@ -331,7 +318,7 @@ def test_a_pod_is_decided_on_again_when_something_of_it_changes_that_matters(
 def test_a_pod_that_came_to_a_node_wakes_those_that_it_may_help() -> None:
     term = {"labelSelector": {}, "topologyKey": "kubernetes.io/hostname"}
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    even = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term}
+    even = spread_by()
     w = two(o.pod("other", ["none"]))
     for name, spec in (
         ("near", {"affinity": near}),
@@ -373,12 +360,7 @@ def test_a_pod_that_came_to_a_node_wakes_nobody_who_looks_at_other_namespaces() 
 
 
 def test_a_node_that_goes_wakes_those_that_had_to_spread_to_it() -> None:
-    even = {
-        "maxSkew": 1,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "topologyKey": "kubernetes.io/hostname",
-        "labelSelector": {},
-    }
+    even = spread_by()
     w = nics()
     w.show(o.node("empty"), o.pod("there", ["none"], nodeName="node-a"))
     assert node_of(decide(w, topologySpreadConstraints=[even])) is None
@@ -433,10 +415,7 @@ def test_the_first_of_a_group_goes_anywhere_though_one_of_its_terms_selects_othe
 
 def test_spread_by_two_keys_counts_only_nodes_that_have_both() -> None:
     """A node of no zone, for the control plane say, has none of the pods."""
-    by = [
-        {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "topologyKey": key, "labelSelector": {}}
-        for key in ("zone", "kubernetes.io/hostname")
-    ]
+    by = [spread_by("zone"), spread_by()]
     w = two(a={"labels": {"zone": "z1"}})
     w.show(o.pod("there", ["none"], nodeName="node-a"))
     assert node_of(decide(w, topologySpreadConstraints=by)) == "node-a"
@@ -446,12 +425,7 @@ def test_spread_counts_no_pods_on_nodes_that_do_not_count() -> None:
     w = two(a={"labels": {"zone": "z1", "nics": "yes"}}, b={"labels": {"zone": "z2", "nics": "yes"}})
     w.show(o.node("node-c", {"zone": "z1"}))
     w.show(*(o.pod(f"x{number}", ["none"], nodeName="node-c") for number in range(3)))
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "zone",
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {},
-    }
+    spread = spread_by("zone")
     choosy: JSON = {"topologySpreadConstraints": [spread], "nodeSelector": {"nics": "yes"}}
     assert node_of(decide(w, "first", **choosy)) == "node-a"
     # Without a choice of nodes all three count.

@@ -6,22 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 from harness import objects as o
+from harness.controllers import Lead, controller
 
 from sharing_affinity.engine import Applied, ClaimWrite, Decision, Engine, Options, PodKey
 from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.kinds import FEEDS, PODS
-from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.reflector import Removal, Upsert
 from sharing_affinity.runtime.writer import Outcome, Result
-
-
-class Leading:
-    leading = True
-    term = 0
-    since = 0.0
 
 
 class Silent:
@@ -52,18 +46,11 @@ class Writer:
 
 @asynccontextmanager
 async def running(writer: Writer, engine: Engine) -> AsyncIterator[Controller]:
-    silent = cast(Any, Silent())
+    silent = Silent()
     for raw in (o.device_class(), o.node(), o.metadata_slice(), o.device_slice()):
         engine.observe(Applied(raw), time.time())
-    tested = Controller(
-        engine,
-        writer=cast(Any, writer),
-        lead=Leading(),
-        recorder=silent,
-        conditions=silent,
-        views=silent,
-        metrics=Metrics(),
-    )
+    lead = Lead(leading=True)
+    tested = controller(engine, writer=writer, lead=lead, recorder=silent, conditions=silent, views=silent)
     task = asyncio.create_task(tested.run())
     yield tested
     task.cancel()

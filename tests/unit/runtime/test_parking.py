@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import pytest
+from harness.controllers import controller
 
-from sharing_affinity.engine import Engine, Options, Reason
-from sharing_affinity.runtime.controller import FLUSH, Controller
-from sharing_affinity.runtime.metrics import Metrics
+from sharing_affinity.engine import Reason
+from sharing_affinity.runtime.controller import FLUSH
 
 POD = ("default", "pod")
 MINUTES = 60
-
-
-class Standby:
-    leading = False
-    term = 0
-    since = 0.0
 
 
 class Parking:
     """A controller whose decision about the one pod is always no; time moves only when told to."""
 
     def __init__(self, reason: Reason = Reason.NO_NODE) -> None:
-        nothing = cast(Any, None)
         self.now, self.reason = 1000.0, reason
-        self.controller = Controller(
-            Engine(Options()),
-            writer=nothing,
-            lead=Standby(),
-            recorder=nothing,
-            conditions=nothing,
-            views=nothing,
-            metrics=Metrics(),
-            clock=lambda: self.now,
-            wall=lambda: self.now,
-        )
+        self.controller = controller(clock=lambda: self.now, wall=lambda: self.now)
         self.controller._park(POD, reason, None)
 
     def tries(self, seconds: float, *, woken_every: int = 0, retry_after: float | None = None) -> int:

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from harness import objects as o
+from harness.controllers import Lead, controller
 
-from sharing_affinity.engine import Applied, Engine, Options
-from sharing_affinity.runtime.controller import Controller
+from sharing_affinity.engine import Applied
 from sharing_affinity.runtime.kinds import CLAIMS, FEEDS
-from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.reflector import Removal, Upsert
 
 
-class Standby:
-    leading = False
-    term = 0
-    since = 0.0
-
-
-def standby() -> Controller:
-    nothing = cast(Any, None)
-    return Controller(
-        Engine(Options()),
-        writer=nothing,
-        lead=Standby(),
-        recorder=nothing,
-        conditions=nothing,
-        views=nothing,
-        metrics=Metrics(),
-    )
-
-
 async def test_a_standby_rests_and_does_not_remember_what_it_need_not_show() -> None:
-    tested = standby()
+    tested = controller()
     turns = 0
     tidy = tested._tidy
 
@@ -65,7 +45,7 @@ async def test_a_standby_rests_and_does_not_remember_what_it_need_not_show() -> 
 
 async def test_a_standby_does_not_tell_later_what_its_leader_has_told() -> None:
     """Somebody tolerates the fence, for months."""
-    tested = standby()
+    tested = controller()
     task = asyncio.create_task(tested.run())
     for raw in (o.metadata_slice(), o.device_slice()):
         await tested.deliver(next(kind for kind in FEEDS if kind.kind == raw["kind"]), [Upsert(raw)])
@@ -99,18 +79,9 @@ class Told:
 @pytest.mark.parametrize(("later", "told"), [(20.0, ["breach"]), (40.0, [])])
 async def test_a_breach_of_the_fence_while_nobody_leads_is_told(later: float, told: list[str]) -> None:
     """The leader has died, and its lease has still to run out."""
-    lead, everything, now = Standby(), Told(), 1000.0
+    lead, everything, now = Lead(), Told(), 1000.0
     clock: Callable[[], float] = lambda: now  # noqa: E731
-    tested = Controller(
-        Engine(Options()),
-        writer=cast(Any, None),
-        lead=lead,
-        recorder=cast(Any, everything),
-        conditions=cast(Any, None),
-        views=cast(Any, everything),
-        metrics=Metrics(),
-        clock=clock,
-    )
+    tested = controller(lead=lead, recorder=everything, views=everything, clock=clock)
     claim = o.claim("breach", "A")
     for raw in (o.metadata_slice(), o.device_slice(), claim, o.allocated(claim)):
         tested._engine.observe(Applied(raw), now)

@@ -10,34 +10,11 @@ from typing import Any, cast
 
 import pytest
 from harness import objects as o
+from harness.controllers import controller
 
 from sharing_affinity.engine import Applied, Decision, Engine, Options, Placed, PodKey
-from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.kinds import CLAIMS
-from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.reflector import Reflector
-
-
-class Standby:
-    """Never leads."""
-
-    leading = False
-    term = 0
-    since = 0.0
-
-
-def controller() -> Controller:
-    """One that writes nothing, since it does not lead."""
-    nothing = cast(Any, None)
-    return Controller(
-        Engine(Options()),
-        writer=nothing,
-        lead=Standby(),
-        recorder=nothing,
-        conditions=nothing,
-        views=nothing,
-        metrics=Metrics(),
-    )
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -121,7 +98,7 @@ class Leading:
 @pytest.mark.parametrize("how", ["stop", "lease"])
 async def test_what_is_decided_when_the_end_comes_is_not_written(how: str) -> None:
     """Decisions are made in a thread; the end may come meanwhile."""
-    lead, writer, nothing = Leading(), Writing(), cast(Any, None)
+    lead, writer = Leading(), Writing()
     decided = threading.Event()
 
     def end() -> None:
@@ -142,15 +119,7 @@ async def test_what_is_decided_when_the_end_comes_is_not_written(how: str) -> No
         o.pod("p"),
     ):
         engine.observe(Applied(raw), 1.0)
-    tested = Controller(
-        engine,
-        writer=cast(Any, writer),
-        lead=lead,
-        recorder=nothing,
-        views=nothing,
-        conditions=nothing,
-        metrics=Metrics(),
-    )
+    tested = controller(engine, writer=writer, lead=lead)
     tested._ready.update(engine.pods())
     task = asyncio.create_task(tested.run())
     async with asyncio.timeout(10):

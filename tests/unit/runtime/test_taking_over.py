@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
 
 from harness import objects as o
+from harness.controllers import Lead, controller
 from structlog.testing import capture_logs
 
-from sharing_affinity.engine import Engine, Options
 from sharing_affinity.runtime.client import ApiError
-from sharing_affinity.runtime.controller import Controller
 from sharing_affinity.runtime.kinds import CLAIMS
-from sharing_affinity.runtime.metrics import Metrics
 from sharing_affinity.runtime.reflector import FeedStatus, Upsert
-
-
-class Lead:
-    leading = True
-    term = 1
-    since = 0.0
 
 
 class Feed:
@@ -54,17 +45,8 @@ class Views:
 
 
 async def test_what_keeps_a_new_leader_from_allocating_is_told_once() -> None:
-    writer, nothing = Writer(), cast(Any, None)
-    tested = Controller(
-        Engine(Options()),
-        feeds=[cast(Any, Feed())],
-        writer=cast(Any, writer),
-        lead=Lead(),
-        recorder=nothing,
-        conditions=nothing,
-        views=cast(Any, Views()),
-        metrics=Metrics(),
-    )
+    writer = Writer()
+    tested = controller(feeds=[Feed()], writer=writer, lead=Lead(leading=True, term=1), views=Views())
     claim = o.claim("stuck", "A", annotations={"sharingaffinity.dev/allocation": "{}"})
     with capture_logs() as logs:
         task = asyncio.create_task(tested.run())
