@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from sharing_affinity.api import Allocation, Claim, DeviceClass, Node, Pod, RequestSpec
+from sharing_affinity.api import Allocation, Claim, DeviceClass, Pod, RequestSpec
 from sharing_affinity.api.reader import parse_time
 from sharing_affinity.engine.matching import NotIndexed, Signature, signature
 from sharing_affinity.engine.types import PodKey, PoolId, Release
 from sharing_affinity.engine.world import World
+from sharing_affinity.nodes import is_repelled
 
 
 def is_own(claim: Claim) -> bool:
@@ -55,7 +56,7 @@ def _unused(world: World, claim: Claim, allocation: Allocation, others: _Others,
     node_name = allocation.node_selector.single_node() if allocation.node_selector is not None else None
     if node_name is not None and node_name not in world.nodes:
         return f"node {node_name} is gone"
-    if node_name is not None and all(_is_driven_off(p, world.nodes[node_name]) for p in live):
+    if node_name is not None and all(is_repelled(p, world.nodes[node_name], ("NoExecute",)) for p in live):
         return f"node {node_name} is tainted NoExecute"
     asked = {name: spec for request in claim.requests for name, spec in request.alternatives()}
     for result in allocation.results:
@@ -71,11 +72,6 @@ def _unused(world: World, claim: Claim, allocation: Allocation, others: _Others,
         ):
             return f"device {result.pool}/{result.device} is tainted NoExecute"
     return _waited_too_long(world, allocation, live, others, now)
-
-
-def _is_driven_off(pod: Pod, node: Node) -> bool:
-    taints = (t for t in node.taints if t.effect == "NoExecute")
-    return any(not any(x.tolerates(t) for x in pod.tolerations) for t in taints)
 
 
 def _stuck(world: World, claim: Claim, now: float, completable: Completable) -> str:

@@ -7,7 +7,7 @@ volumes not yet bound and volume limits, namespace selectors of pod affinity, mi
 anti-affinity of running pods against this one where it selects by namespace labels, and scheduler plugins.
 """
 
-from sharing_affinity.nodes.fit import Demand, Fit, resource_fit, static_reason, volume_reason
+from sharing_affinity.nodes.fit import Demand, Fit, is_repelled, resource_fit, static_reason, volume_reason
 from sharing_affinity.nodes.topology import Neighbours
 from sharing_affinity.nodes.usage import Load, Usage
 
@@ -17,6 +17,7 @@ __all__ = [
     "Load",
     "Neighbours",
     "Usage",
+    "is_repelled",
     "resource_fit",
     "static_reason",
     "volume_reason",

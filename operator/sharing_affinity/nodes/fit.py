@@ -29,10 +29,10 @@ def selects(pod: Pod, node: Node) -> bool:
     return pod.node_affinity is None or pod.node_affinity.matches(node.name, labels)
 
 
-def is_repelled(pod: Pod, node: Node) -> bool:
-    """Whether a node has a taint that the pod does not tolerate."""
+def is_repelled(pod: Pod, node: Node, effects: Collection[str] = ("NoSchedule", "NoExecute")) -> bool:
+    """Whether a node has a taint of one of these effects that the pod does not tolerate."""
     return any(
-        taint.effect in ("NoSchedule", "NoExecute") and not any(t.tolerates(taint) for t in pod.tolerations)
+        taint.effect in effects and not any(t.tolerates(taint) for t in pod.tolerations)
         for taint in node.taints
     )
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from harness import objects as o
-from harness.controllers import controller
+from harness.controllers import Lead, controller
 
 from sharing_affinity.engine import Applied, Decision, Engine, Options, Placed, PodKey
 from sharing_affinity.runtime.kinds import CLAIMS
@@ -89,16 +89,10 @@ class Writing:
         raise AssertionError
 
 
-class Leading:
-    leading = True
-    term = 0
-    since = 0.0
-
-
 @pytest.mark.parametrize("how", ["stop", "lease"])
 async def test_what_is_decided_when_the_end_comes_is_not_written(how: str) -> None:
     """Decisions are made in a thread; the end may come meanwhile."""
-    lead, writer = Leading(), Writing()
+    lead, writer = Lead(leading=True), Writing()
     decided = threading.Event()
 
     def end() -> None:
