@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,3 +30,10 @@ def controller(engine: Engine | None = None, **given: Any) -> Controller:
         **given,
     }
     return Controller(engine or Engine(Options()), **around)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let others run until ``condition`` is true; TimeoutError after a minute."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - others' state
+            await asyncio.sleep(0.01)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from harness import objects as o
-from harness.controllers import Lead, controller
+from harness.controllers import Lead, controller, until
 
 from sharing_affinity.engine import Applied, ClaimWrite, Decision, Engine, Options, PodKey
 from sharing_affinity.runtime.controller import Controller
@@ -60,12 +60,6 @@ async def running(writer: Writer, engine: Engine) -> AsyncIterator[Controller]:
 async def observe(tested: Controller, *raws: dict[str, Any]) -> None:
     for raw in raws:
         await tested.deliver(next(kind for kind in FEEDS if kind.kind == raw["kind"]), [Upsert(raw)])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - others' state
-            await asyncio.sleep(0.01)
 
 
 async def test_a_pod_of_the_same_name_that_comes_during_the_write_has_its_turn() -> None:

@@ -14,12 +14,13 @@ import datetime
 import gc
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
 from harness import objects as o
+from harness.controllers import until
 
 from sharing_affinity.engine import Engine, Options, Reason
 from sharing_affinity.runtime import audit
@@ -227,12 +228,6 @@ async def test_a_hostile_extractor_leaves_the_loop_to_others(controller: Control
 
 def reasons(controller: Controller) -> Counter[Reason]:
     return Counter(parked.reason for parked in controller._parked.values())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - the controller's own state
-            await asyncio.sleep(0.01)
 
 
 async def test_new_kinds_of_requests_and_a_rule_on_a_large_cluster(controller: Controller) -> None:

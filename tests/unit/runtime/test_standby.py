@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness import objects as o
-from harness.controllers import Lead, controller
+from harness.controllers import Lead, controller, until
 
 from sharing_affinity.engine import Applied
 from sharing_affinity.runtime.kinds import CLAIMS, FEEDS
@@ -53,9 +53,7 @@ async def test_a_standby_does_not_tell_later_what_its_leader_has_told() -> None:
     await tested.deliver(CLAIMS, [Upsert(claim), Upsert(o.allocated(claim))])
     await tested.ask(lambda engine: None)
     tested.poke()
-    async with asyncio.timeout(60):
-        while not tested._untold:  # noqa: ASYNC110 - the controller's own state
-            await asyncio.sleep(0.01)
+    await until(lambda: tested._untold)
     task.cancel()
     await asyncio.wait([task], timeout=2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from harness import objects as o
-from harness.controllers import Lead, controller
+from harness.controllers import Lead, controller, until
 from structlog.testing import capture_logs
 
 from sharing_affinity.runtime.client import ApiError
@@ -51,14 +51,10 @@ async def test_what_keeps_a_new_leader_from_allocating_is_told_once() -> None:
     with capture_logs() as logs:
         task = asyncio.create_task(tested.run())
         await tested.deliver(CLAIMS, [Upsert(claim)])
-        async with asyncio.timeout(60):
-            while not any(e["log_level"] == "warning" for e in logs):  # noqa: ASYNC110 - the log
-                await asyncio.sleep(0.05)
+        await until(lambda: any(entry["log_level"] == "warning" for entry in logs))
         assert not tested._settled_term
         writer.refusing = False
-        async with asyncio.timeout(60):
-            while not tested._settled_term:  # noqa: ASYNC110 - the controller's own state
-                await asyncio.sleep(0.05)
+        await until(lambda: tested._settled_term)
     task.cancel()
     await asyncio.wait([task], timeout=2)
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from harness.controllers import until
 
 from sharing_affinity.engine import PoolId, PoolLocks
 from sharing_affinity.runtime.pacing import Pacer
@@ -80,9 +81,7 @@ async def test_who_leads_no_more_writes_no_views() -> None:
     async with running(server, lead) as views:
         pools = [f"node-{number}" for number in range(5)]
         views.show_pools(map(pool_id, pools), map(locks, pools))
-        async with asyncio.timeout(60):
-            while not server.asked:  # noqa: ASYNC110 - the server's own state
-                await asyncio.sleep(0)
+        await until(lambda: server.asked)
         await asyncio.sleep(0.05)
         assert {name for _, name in server.asked} == {view_name(*pool_id("node-0"))}
         await views.sweep(())
@@ -129,8 +128,6 @@ async def test_views_of_many_pools_leave_the_loop_to_others(monkeypatch: pytest.
         monkeypatch.setattr(views, "_pool", unchanged)
         pools = [f"node-{number}" for number in range(50)]
         views.show_pools(map(pool_id, pools), map(locks, pools))
-        async with asyncio.timeout(30):
-            while len(seen) < len(pools):  # noqa: ASYNC110 - the views' own progress
-                await asyncio.sleep(0)
+        await until(lambda: len(seen) == len(pools))
     task.cancel()
     assert len(set(seen)) == len(pools)
